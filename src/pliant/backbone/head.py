@@ -1,0 +1,33 @@
+"""The classifier at the end of a backbone."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from pliant import anatomy
+from pliant.errors import PliantError
+
+
+def replace_head(model: nn.Module, num_classes: int) -> nn.Linear:
+    """Give `model` a new linear head of `num_classes` (normal weights of deviation 0.02, zero bias), in place.
+
+    A small head keeps the first logits near zero, so the first loss is log(num_classes) whatever the features.
+
+    Raises:
+        PliantError: the model has no place for a head.
+    """
+    path = anatomy.find(model).head
+    if path is None and hasattr(model, "reset_classifier"):
+        model.reset_classifier(num_classes)
+        path = anatomy.find(model).head
+    if path is None:
+        raise PliantError(f"{type(model).__name__} has no head to train; load it with num_classes=...")
+    old = model.get_submodule(path)
+    head = nn.Linear(old.in_features, num_classes, device=old.weight.device, dtype=old.weight.dtype)
+    nn.init.trunc_normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    parent, _, last = path.rpartition(".")
+    setattr(model.get_submodule(parent), last, head)
+    if hasattr(model, "num_classes"):
+        model.num_classes = num_classes
+    return head
