@@ -1,1 +1,44 @@
-"""pliant"""
+"""pliant adapts pretrained Vision Transformers, and says why it adapts what it adapts.
+
+    model = pliant.load("pico", num_classes=10)
+    plan = pliant.plan(model, method="adapter", rank=16)
+    plan.apply(model)
+    optimizer = torch.optim.AdamW(plan.parameters(model), lr=1e-3)
+    ...
+    pliant.save(model, "out/")
+    pliant.restore(pliant.load("pico"), "out/")
+
+`pliant.adapt.run(Settings(...))` does the whole job, as the command line does.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Torch takes seconds to import, so each name is imported when it is first used.
+_HOME = {
+    "load": "pliant.backbone",
+    "fingerprint": "pliant.backbone",
+    "replace_head": "pliant.backbone",
+    "plan": "pliant.methods",
+    "disabled": "pliant.methods",
+    "save": "pliant.adapt",
+    "restore": "pliant.adapt",
+    "load_adapted": "pliant.adapt",
+    "PliantError": "pliant.errors",
+}
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from pliant.adapt import load_adapted, restore, save
+    from pliant.backbone import fingerprint, load, replace_head
+    from pliant.errors import PliantError
+    from pliant.methods import disabled, plan
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pliant' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

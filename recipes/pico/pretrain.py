@@ -1,0 +1,240 @@
+"""Pretrain pico, the backbone that ships inside pliant: a ViT of half a million parameters on CIFAR-10.
+
+    python recipes/pico/pretrain.py --data DATA/cifar10 --work build/pico --out src/pliant/assets
+
+DATA/cifar10 holds `train.parquet` and `test.parquet` with Hugging Face Image and ClassLabel columns. All 50,000
+training images are trained on with fixed settings; the test images are read once, after the last step, with the
+weights as they are stored (fp16). A killed run goes on from the last epoch when the command is run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from timm.models.vision_transformer import VisionTransformer
+
+MODEL = {
+    "img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 5, "num_heads": 3, "num_classes": 10,
+    "class_token": False, "global_pool": "avg",
+}  # fmt: skip
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+def main() -> None:
+    options = _options()
+    torch.manual_seed(options.seed)
+    torch.set_flush_denormal(True)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    images, labels, classes = read(options.data / "train.parquet")
+    model = VisionTransformer(**MODEL)
+    whiten_patches(model, normalised(images[:5000]))
+    averaged = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizers = make_optimizers(model, options)
+    steps = options.epochs * (len(images) // options.batch)
+    first = load_checkpoint(options.work, model, averaged, optimizers)
+    step, began = first * (len(images) // options.batch), time.time()
+    for epoch in range(first, options.epochs):
+        generator = torch.Generator().manual_seed(options.seed * 1000 + epoch)
+        # Dropping tokens halves the cost of most of the training; the last epochs see whole images.
+        model.patch_drop.prob = options.patch_drop if epoch < 0.85 * options.epochs else 0.0
+        total = 0.0
+        model.train()
+        for indices in torch.randperm(len(images), generator=generator).split(options.batch)[: len(images) // options.batch]:
+            torch.manual_seed(options.seed + step)  # which tokens are dropped: a function of the step, for resuming
+            factor = rate_factor(step / steps, options.warmup)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["peak"] * factor
+            batch = augment(normalised(images[indices]), generator)
+            loss = F.cross_entropy(model(batch), labels[indices], label_smoothing=0.1)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+            model.zero_grad(set_to_none=True)
+            step += 1
+            total += loss.item()
+            decay = min(options.ema, (step + 1) / (step + 10))
+            for name, value in model.state_dict().items():
+                averaged[name].lerp_(value, 1 - decay)
+        count = len(images) // options.batch
+        print(f"epoch {epoch + 1}/{options.epochs} loss {total / count:.4f} {time.time() - began:.0f} s", flush=True)
+        save_checkpoint(options.work, model, averaged, optimizers, epoch + 1)
+    export(averaged, classes, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train.parquet and test.parquet")
+    parser.add_argument("--work", type=Path, default=Path("build/pico"), help="folder of the checkpoint")
+    parser.add_argument("--out", type=Path, default=Path("src/pliant/assets"), help="where pico.* is written")
+    parser.add_argument("--epochs", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=2e-3, help="AdamW's peak rate")
+    parser.add_argument("--muon-lr", type=float, default=4e-3, help="Muon's peak rate, for the blocks' matrices")
+    parser.add_argument("--weight-decay", type=float, default=0.05)
+    parser.add_argument("--warmup", type=float, default=0.05, help="share of the steps")
+    parser.add_argument("--patch-drop", type=float, default=0.5, help="share of the tokens dropped in most epochs")
+    parser.add_argument("--ema", type=float, default=0.998, help="decay of the averaged weights, which are exported")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, help="0: as torch chooses")
+    return parser.parse_args()
+
+
+def read(path: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """All images as uint8 (N, 3, 32, 32), labels (N,), class names."""
+    table = pq.read_table(path)
+    image, label = table.column_names[:2]
+    names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(row["bytes"])).convert("RGB")) for row in table[image].to_pylist()])
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), torch.tensor(table[label].to_pylist()), names
+
+
+def normalised(images: torch.Tensor) -> torch.Tensor:
+    return (images.float() / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+
+
+def augment(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Flips half of the images and shifts each by up to 4 pixels, reflected at the border."""
+    count = len(images)
+    flipped = torch.rand(count, generator=generator) < 0.5
+    images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
+    padded = F.pad(images, (4, 4, 4, 4), mode="reflect")
+    rows = torch.randint(0, 9, (count, 1), generator=generator) + torch.arange(32)
+    columns = torch.randint(0, 9, (count, 1), generator=generator) + torch.arange(32)
+    return padded[torch.arange(count)[:, None, None, None], torch.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def whiten_patches(model: VisionTransformer, images: torch.Tensor) -> None:
+    """Start the patch projection as a whitening of patches: each output one principal direction, both signs."""
+    patches = F.unfold(images, 4, stride=4).transpose(1, 2).reshape(-1, 48)
+    values, vectors = torch.linalg.eigh(torch.cov(patches.T))
+    filters = (vectors / (values + 1e-2).sqrt()).T
+    with torch.no_grad():
+        model.patch_embed.proj.weight.copy_(0.5 * torch.cat([filters, -filters]).view(96, 3, 4, 4))
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is orthogonalised (K. Jordan 2024), in float32: torch's own works in bfloat16, which a CPU
+    without bfloat16 units does ten times slower than all the rest of a step of this small model."""
+
+    def __init__(self, params, lr: float, weight_decay: float, momentum: float = 0.95):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                buffer.lerp_(p.grad, 1 - group["momentum"])
+                update = orthogonalised(p.grad.lerp(buffer, group["momentum"]))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                # 0.2 sqrt(larger side): an update of the size that AdamW's would have, so rates compare.
+                p.add_(update, alpha=-group["lr"] * 0.2 * max(p.shape) ** 0.5)
+
+
+def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
+    """Five Newton-Schulz steps towards the nearest (semi-)orthogonal matrix."""
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if tall else x
+
+
+def make_optimizers(model: VisionTransformer, options: argparse.Namespace) -> list[torch.optim.Optimizer]:
+    """Muon for the blocks' matrices, AdamW for all else."""
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    muon = Muon(matrices, lr=options.muon_lr, weight_decay=options.weight_decay)
+    adamw = torch.optim.AdamW(
+        [{"params": [p for p in rest if p.ndim > 1 and p.shape[0] != 1]},
+         {"params": [p for p in rest if not (p.ndim > 1 and p.shape[0] != 1)], "weight_decay": 0.0}],
+        lr=options.lr, weight_decay=options.weight_decay,
+    )  # fmt: skip
+    for optimizer in (muon, adamw):
+        for group in optimizer.param_groups:
+            group["peak"] = group["lr"]
+    return [muon, adamw]
+
+
+def rate_factor(progress: float, warmup: float) -> float:
+    """Linear warm-up, constant to a half, linear to zero: the averaged weights gain most from a long decay."""
+    return min(1.0, progress / warmup + 1e-3, 2 * (1 - progress))
+
+
+def save_checkpoint(folder: Path, model, averaged, optimizers, epoch: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()} | {f"averaged.{k}": v for k, v in averaged.items()}
+    for number, optimizer in enumerate(optimizers):
+        for index, state in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{index}.{key}": torch.as_tensor(value) for key, value in state.items()}
+    save_file({k: v.contiguous().clone() for k, v in tensors.items()}, folder / "new.safetensors", {"epoch": str(epoch)})
+    os.replace(folder / "new.safetensors", folder / "checkpoint.safetensors")
+
+
+def load_checkpoint(folder: Path, model, averaged, optimizers) -> int:
+    path = folder / "checkpoint.safetensors"
+    if not path.is_file():
+        return 0
+    tensors = load_file(path)
+    model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    for name in averaged:
+        averaged[name].copy_(tensors[f"averaged.{name}"])
+    for number, optimizer in enumerate(optimizers):
+        state: dict[int, dict] = {}
+        for key, value in tensors.items():
+            if key.startswith(f"optimizer.{number}."):
+                _, _, index, field = key.split(".", 3)
+                state.setdefault(int(index), {})[field] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    with safe_open(path, framework="pt") as file:
+        return int(file.metadata()["epoch"])
+
+
+def export(state: dict, classes: list[str], options: argparse.Namespace) -> None:
+    """Write fp16 weights and the card, with the test accuracy of the weights as stored."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "pico.safetensors"
+    save_file({name: value.half().contiguous() for name, value in state.items()}, path, {"format": "pt"})
+    model = VisionTransformer(**MODEL)
+    model.load_state_dict(load_file(path))
+    model.eval()
+    images, labels, _ = read(options.data / "test.parquet")
+    with torch.no_grad():
+        right = sum(int((model(normalised(x)).argmax(1) == y).sum()) for x, y in zip(images.split(500), labels.split(500), strict=True))
+    card = {
+        "name": "pico",
+        "timm": MODEL,
+        "preprocess": {"size": 32, "mean": list(MEAN), "std": list(STD), "interpolation": "bicubic", "crop_pct": 1.0},
+        "classes": classes,
+        "trained_on": "CIFAR-10, 50,000 training images",
+        "test_top1": right / len(labels),
+        "test_images": len(labels),
+        "parameters": sum(value.numel() for value in state.values()),
+        "recipe": {k: v for k, v in vars(options).items() if k not in ("data", "work", "out", "threads")},
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    (options.out / "pico.json").write_text(json.dumps(card, indent=2) + "\n")
+    print(f"test top-1 {card['test_top1']:.2%} of {len(labels)} images; wrote {path} ({path.stat().st_size / 1e6:.2f} MB)")
+
+
+if __name__ == "__main__":
+    main()

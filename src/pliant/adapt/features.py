@@ -1,0 +1,196 @@
+"""What the trained part of a model reads. Everything before it is frozen, so its output is computed once and kept."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pliant.data import ImageSet, Preprocess, cache_folder, load_batch
+from pliant.errors import PliantError
+from pliant.progress import track
+
+Prefix = Callable[[Tensor], Tensor]
+"""The frozen stages: images (B, 3, S, S) on the device to what the first trained stage reads (B, ...)."""
+
+MEMORY_SHARE, DISK_SHARE = 0.25, 0.5
+"""Shares of what is free that a cache may take unasked."""
+
+
+class Inputs(Protocol):
+    """A source of the trained part's inputs, by index."""
+
+    labels: np.ndarray
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
+        """Inputs (B, ...) of the images at `indices`, in float32 on the CPU or the device."""
+        ...
+
+
+@dataclass
+class Streamed:
+    """Decodes, transforms and runs the frozen stages anew each time: for fresh augmentation, and for reading once."""
+
+    images: ImageSet
+    preprocess: Preprocess
+    prefix: Prefix
+    device: torch.device
+    chunk: int
+    augment: str = "none"
+    seed: int = 0
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.images.labels
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
+        pixels = self.pixels(indices, epoch)
+        with torch.no_grad():
+            return torch.cat([self.prefix(part.to(self.device)) for part in pixels.split(self.chunk)])
+
+    def pixels(self, indices: np.ndarray, view: int) -> Tensor:
+        """Transformed images (B, 3, S, S); an augmented one is a fixed function of seed, view and index."""
+        if self.augment == "none":
+            return load_batch(self.images, indices, lambda image, index: self.preprocess.evaluate(image))
+        return load_batch(
+            self.images,
+            indices,
+            lambda image, index: self.preprocess.augment(image, self.augment, _mixed(self.seed, view, int(index))),
+        )
+
+
+@dataclass
+class Cached:
+    """Outputs of the frozen stages, computed once: (N, views, ...) in half precision."""
+
+    values: np.ndarray
+    labels: np.ndarray
+    where: str
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
+        views = self.values.shape[1]
+        # Neighbours take different views in the same epoch, and each image cycles through all of its own.
+        taken = self.values[indices, (epoch + indices) % views]
+        return torch.from_numpy(np.ascontiguousarray(taken)).float()
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes
+
+
+@dataclass(frozen=True)
+class CacheRequest:
+    """Where to keep cached outputs, and what they are a function of: their key in the cache folder."""
+
+    mode: str
+    views: int
+    identity: dict
+
+    def key(self, source: Streamed) -> str:
+        named = {
+            **self.identity,
+            "images": source.images.digest(),
+            "preprocess": source.preprocess.to_dict(),
+            "augment": source.augment,
+            "views": self.views,
+            "seed": source.seed if source.augment != "none" else None,
+        }
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def cached(source: Streamed, request: CacheRequest, say: Callable[[str], None], what: str) -> Inputs:
+    """Compute the frozen stages' outputs for all images and views once, or return `source` where none may be kept.
+
+    In memory where a quarter of what is free suffices, else in a memory-mapped file in the cache folder, whose size
+    is said before it is written. An existing file of the same key is used again.
+
+    Raises:
+        PliantError: a cache was demanded and does not fit; a value does not fit into half precision.
+    """
+    path = cache_folder() / "features" / f"{request.key(source)}.npy"
+    if path.is_file() and request.mode in ("auto", "file"):
+        return Cached(np.load(path, mmap_mode="r", allow_pickle=False), source.labels, "file")
+    first = source.batch(np.arange(min(source.chunk, len(source.labels))), 0)
+    # fp16 ends at 65,504: leave room for larger values than the first images show.
+    kind = np.float16 if float(first.abs().max()) < 16_000 else np.float32
+    shape = (len(source.labels), request.views, *first.shape[1:])
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+    where = request.mode if request.mode != "auto" else _where(size)
+    if where == "none":
+        say(f"{what}: a cache of {human(size)} fits neither memory nor disk; computing everything each epoch")
+        return source
+    if where == "memory":
+        values = np.empty(shape, kind)
+        _fill(values, source, what)
+        return Cached(values, source.labels, "memory")
+    say(f"{what}: caching {human(size)} of frozen outputs in {path}")
+    return Cached(_write_file(path, shape, kind, size, source, what), source.labels, "file")
+
+
+def _fill(values: np.ndarray, source: Streamed, what: str) -> None:
+    count, views = values.shape[:2]
+    starts = [(view, start) for view in range(views) for start in range(0, count, source.chunk)]
+    for view, start in track(starts, f"frozen outputs, {what}", unit=source.chunk):
+        indices = np.arange(start, min(start + source.chunk, count))
+        part = source.batch(indices, view).cpu().numpy().astype(values.dtype)
+        if not np.isfinite(part).all():
+            raise PliantError("an output of the frozen part does not fit into half precision; run with --cache off")
+        values[indices, view] = part
+
+
+def _write_file(path: Path, shape: Sequence[int], kind: type, size: int, source: Streamed, what: str) -> np.ndarray:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Reserve the space now: writing to a memory map of a full disk would kill the process.
+        with temporary.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size + 4096)
+        values = np.lib.format.open_memmap(temporary, mode="w+", dtype=kind, shape=tuple(shape))
+        _fill(values, source, what)
+        values.flush()
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PliantError(
+                f"{path.parent}: no space for a cache of {human(size)}; free some, set PLIANT_CACHE to another disk, "
+                "or run with --cache off"
+            ) from error
+        raise PliantError(f"{path.parent}: cannot be written ({error.strerror}); set PLIANT_CACHE") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _where(size: int) -> str:
+    import psutil
+
+    if size <= MEMORY_SHARE * psutil.virtual_memory().available:
+        return "memory"
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    return "file" if size <= DISK_SHARE * shutil.disk_usage(folder).free else "none"
+
+
+def human(size: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit in ("B", "kB") else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _mixed(seed: int, view: int, index: int) -> int:
+    """One 63-bit seed from three numbers, well mixed."""
+    digest = hashlib.blake2b(f"{seed}.{view}.{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,142 @@
+"""The file that holds only what was learned: trained parameters, and a JSON that says onto what they go."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+import pliant
+from pliant import backbone
+from pliant.adapt.settings import LIBRARIES
+from pliant.backbone.weights import load_strict, read_safetensors
+from pliant.errors import PliantError
+from pliant.files import read_json, write_json, write_tensors
+from pliant.methods import Adaptation, adaptation_of, plan
+
+FORMAT = 1
+WEIGHTS, CONFIG = "learned.safetensors", "learned.json"
+
+
+def learned_state(model: nn.Module) -> dict[str, Tensor]:
+    """The trained parameters by name, and the buffers of a fully trained model: all that training can change."""
+    state = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if adaptation_of(model).method == "full":
+        persistent = set(model.state_dict())
+        state |= {name: buffer for name, buffer in model.named_buffers() if name in persistent}
+    return state
+
+
+def save(model: nn.Module, folder: str | Path, classes: tuple[str, ...] | None = None) -> Path:
+    """Write what an adapted model learned to `folder`: `learned.safetensors` and `learned.json`.
+
+    Args:
+        model: a model that a plan was applied to.
+        folder: made if missing; files of the same names are replaced, atomically.
+        classes: class names in the order of the logits; None keeps those that the model carries, if any.
+
+    Raises:
+        PliantError: the model is not adapted; the folder cannot be written; the disk is full.
+    """
+    done = adaptation_of(model)
+    folder = Path(folder)
+    names = classes or done.classes
+    config = {
+        "format": FORMAT,
+        "pliant": pliant.__version__,
+        "versions": {library: version(library) for library in LIBRARIES},
+        "method": done.method,
+        "options": {key: value for key, value in done.options.items() if key != "parts"},
+        "blocks": list(done.blocks),
+        "backbone": {
+            "type": type(model).__name__,
+            "fingerprint": done.fingerprint,
+            **(asdict(done.identity) if done.identity else {}),
+        },
+        "num_classes": _head(model).out_features,
+        "classes": list(names) if names else None,
+    }
+    write_tensors(folder / WEIGHTS, learned_state(model))
+    write_json(folder / CONFIG, config)
+    return folder
+
+
+def restore(model: nn.Module, folder: str | Path) -> nn.Module:
+    """Put what was learned back onto a plain backbone, in place; the head and the class names come with it.
+
+    Args:
+        model: the same backbone with the same weights as the one that was adapted; its head may be of any width.
+        folder: what `save` wrote, or a run folder.
+
+    Raises:
+        PliantError: another backbone or other weights; a tensor missing, unexpected or of another shape.
+    """
+    folder = learned_folder(folder)
+    config = read_config(folder)
+    expected = config["backbone"]
+    mark = backbone.fingerprint(model)
+    if mark != expected["fingerprint"]:
+        raise PliantError(
+            f"{folder}: was learned on {expected.get('name', expected['type'])} with other weights "
+            f"(fingerprint {expected['fingerprint'][:12]}, this backbone has {mark[:12]}); load the same weights"
+        )
+    backbone.replace_head(model, config["num_classes"])
+    made = plan(model, config["method"], blocks=config["blocks"], **config["options"])
+    made.apply(model)
+    state, _ = read_safetensors(folder / WEIGHTS)
+    learned = learned_state(model)
+    versions = ", ".join(f"{name} {number}" for name, number in config["versions"].items())
+    optional = [name for name in model.state_dict() if name not in learned]
+    load_strict(model, state, f"{folder / WEIGHTS} (saved with {versions})", optional=optional)
+    done = adaptation_of(model)
+    classes = tuple(config["classes"]) if config["classes"] else None
+    model.pliant_adaptation = Adaptation(done.method, done.options, done.blocks, mark, done.identity, classes)  # type: ignore[assignment]
+    return model.eval()
+
+
+def load_adapted(folder: str | Path) -> nn.Module:
+    """Load the backbone that a folder names, and restore what was learned onto it.
+
+    Raises:
+        PliantError: the backbone cannot be had, or its weights are not the ones that were adapted.
+    """
+    config = read_config(learned_folder(folder))
+    named = config["backbone"]
+    if "name" not in named:
+        raise PliantError(f"{folder}: does not name its backbone; load it yourself and use pliant.restore(model, folder)")
+    local = named["weights"] if named["weights"].endswith(".safetensors") else None
+    model = backbone.load(
+        named["name"],
+        weights=local,
+        num_classes=config["num_classes"],
+        img_size=named["img_size"],
+        random_init=named["weights"] == "random",
+    )
+    return restore(model, folder)
+
+
+def learned_folder(folder: str | Path) -> Path:
+    """`folder` itself or, for a run, the folder of what it learned."""
+    folder = Path(folder)
+    for candidate in (folder, folder / "learned"):
+        if (candidate / CONFIG).is_file():
+            return candidate
+    raise PliantError(f"{folder}: holds no {CONFIG}; give a run folder or what pliant.save wrote")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / CONFIG)
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise PliantError(f"{folder / CONFIG}: is of a format that pliant {pliant.__version__} does not read")
+    return config
+
+
+def _head(model: nn.Module) -> nn.Linear:
+    from pliant import anatomy
+
+    path = anatomy.find(model).head
+    assert path is not None  # a plan refuses models without a head
+    return model.get_submodule(path)  # type: ignore[return-value]

@@ -1,0 +1,361 @@
+"""The whole job: data, backbone, plan, training, one test, and a folder that says all of it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+import pliant
+from pliant import anatomy, backbone
+from pliant.adapt import checkpoint, learned
+from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, human
+from pliant.adapt.metrics import measure, predictions_table
+from pliant.adapt.search import best_rate
+from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
+from pliant.adapt.training import Trainer, predict_logits
+from pliant.data import Preprocess, Splits, open_splits
+from pliant.errors import PliantError
+from pliant.files import read_json, write_atomic, write_json, write_text
+from pliant.memory import Memory, keep_freed_memory
+from pliant.methods import Plan, adaptation_of, method_named, plan
+from pliant.progress import say
+
+SETTINGS, SPLIT, LOG, SUMMARY, PREDICTIONS = "run.yaml", "split.json", "metrics.jsonl", "summary.json", "predictions.parquet"
+
+
+def run(chosen: Settings, command: str | None = None) -> Path:
+    """Adapt a backbone as `chosen` says; returns the run folder, with its report written.
+
+    Raises:
+        PliantError: bad settings or data, weights that do not fit, an output folder that holds another run.
+        Interrupted: stopped by Ctrl-C or SIGTERM; `resume` continues.
+    """
+    folder = _new_folder(chosen)
+    job = _Job.prepare(chosen.model_copy(update={"out": str(folder)}), folder, stored=None)
+    if job.main:
+        write_json(folder / SPLIT, job.splits.to_dict())
+        write_json(folder / "command.json", {"command": command or "pliant.adapt.run(...)"})
+        # Last of the three: a folder with a run.yaml can be resumed.
+        write_text(folder / SETTINGS, settings_yaml(job.settings))
+    return job.finish(resume=False)
+
+
+def resume(folder: Path) -> Path:
+    """Continue a run that was stopped or killed; a finished one is only reported again.
+
+    Raises:
+        PliantError: no run folder; the data or the backbone's weights are no longer what they were.
+    """
+    chosen = read_settings(folder / SETTINGS).model_copy(update={"out": str(folder)})
+    if (folder / SUMMARY).is_file():
+        say(f"{folder} is finished; results are in {folder / 'report.html'}")
+        return folder
+    return _Job.prepare(chosen, folder, stored=read_json(folder / SPLIT)).finish(resume=True)
+
+
+def build(chosen: Settings, num_classes: int) -> tuple[nn.Module, Plan]:
+    """The backbone with a fresh head, and the plan, not yet applied; the same for the same settings and seed."""
+    torch.manual_seed(chosen.seed)
+    model = backbone.load(
+        chosen.model,
+        weights=chosen.weights,
+        num_classes=num_classes,
+        img_size=chosen.img_size,
+        random_init=chosen.random_init,
+    )
+    # A new head for a new task, also where the backbone's own head happens to have as many classes.
+    backbone.replace_head(model, num_classes)
+    return model, plan(model, chosen.method, blocks=chosen.blocks, **chosen.method_options())
+
+
+def resolve(chosen: Settings, model: nn.Module, device: torch.device) -> Settings:
+    """Fill in the method's defaults; only `lr: auto` may stay open."""
+    recipe = method_named(chosen.method).recipe
+    lr = chosen.lr if chosen.lr is not None else recipe.lr
+    # A rate given by hand scales the head's with it, unless that is given too.
+    scale = lr / recipe.lr if isinstance(lr, float) and chosen.head_lr is None else 1.0
+    defaults = {
+        "img_size": model.pliant_identity.img_size,
+        "epochs": recipe.epochs,
+        "head_lr": recipe.head_lr * scale,
+        "weight_decay": recipe.weight_decay,
+        "warmup": recipe.warmup,
+        "micro_batch": micro_batch(model, device, chosen),
+    }
+    missing = {name: value for name, value in defaults.items() if getattr(chosen, name) is None}
+    return chosen.model_copy(update={**missing, "lr": lr})
+
+
+def micro_batch(model: nn.Module, device: torch.device, chosen: Settings) -> int:
+    """Images that run forward and backward at a time.
+
+    On a GPU the whole batch. On a CPU few enough that a block's activations stay in its caches: the same gradient in
+    a fraction of the memory, at no cost in time (docs/speed.md).
+    """
+    if device.type != "cpu":
+        return chosen.batch_size
+    width = anatomy.find(model).width
+    size = model.pliant_identity.img_size
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", 16)
+    patch = patch[0] if isinstance(patch, tuple) else patch
+    numbers_per_image = (size // int(patch)) ** 2 * width
+    return max(1, min(chosen.batch_size, round(2**18 / numbers_per_image)))
+
+
+@dataclass
+class _Job:
+    """Everything that a run needs, built from its settings alone, so that resuming builds the same."""
+
+    settings: Settings
+    folder: Path
+    splits: Splits
+    model: nn.Module
+    plan: Plan
+    accelerator: Accelerator
+    memory: Memory
+
+    @property
+    def main(self) -> bool:
+        return self.accelerator.is_main_process
+
+    @classmethod
+    def prepare(cls, chosen: Settings, folder: Path, stored: dict | None) -> _Job:
+        keep_freed_memory()
+        accelerator = Accelerator(mixed_precision=chosen.precision, cpu=chosen.device == "cpu")
+        _check_device(chosen, accelerator.device)
+        splits = open_splits(
+            chosen.data,
+            seed=chosen.seed,
+            val_fraction=chosen.val_fraction,
+            limit_train=chosen.limit_train,
+            limit_val=chosen.limit_val,
+            limit_test=chosen.limit_test,
+            max_corrupt=chosen.max_corrupt,
+            stored=stored,
+        )
+        model, made = build(chosen, len(splits.train.classes))
+        made.apply(model)
+        done = replace(adaptation_of(model), classes=splits.train.classes)
+        model.pliant_adaptation = done  # type: ignore[assignment]
+        model.to(accelerator.device)
+        job = cls(resolve(chosen, model, accelerator.device), folder, splits, model, made, accelerator, Memory(model))
+        if accelerator.is_main_process:
+            job._introduce()
+        return job
+
+    def finish(self, resume: bool) -> Path:
+        """Cache, train, test once, write everything."""
+        train, val = self._inputs()
+        if self.settings.lr == "auto":
+            self.settings = best_rate(self.settings, self._trainer(self.settings, train, val), say)
+            if self.main:
+                write_text(self.folder / SETTINGS, settings_yaml(self.settings))
+        trainer = self._trainer(self.settings, train, val)
+        trainer.log = self.folder / LOG
+        trainer.checkpoint_path = self.folder / checkpoint.NAME
+        trainer.on_best = self._keep_best
+        if resume and trainer.checkpoint_path.is_file():
+            trainer.resume()
+            say(f"resuming at epoch {trainer.position.epoch + 1}, step {trainer.position.step}")
+        elif trainer.log.exists():
+            trainer.log.unlink()
+        trainer.run()
+        self.accelerator.wait_for_everyone()
+        self.memory.read(trainer.optimizer)
+        self._load_best()
+        result = self._test(trainer, train, val)
+        if self.main:
+            self._write(trainer, result, train)
+        return self.folder
+
+    def _introduce(self) -> None:
+        from rich.console import Console
+
+        for note in (*self.splits.notes, *self.model.pliant_identity.notes):
+            say(f"note: {note}")
+        if self.splits.skipped:
+            say(f"note: {len(self.splits.skipped)} unreadable images skipped: {', '.join(self.splits.skipped[:5])}")
+        sizes = ", ".join(f"{len(part)} {name}" for name, part in self._parts())
+        say(f"data: {self.splits.spec}, {len(self.splits.train.classes)} classes, images: {sizes}")
+        say(f"model: {self.model.pliant_identity.name} at {self.settings.img_size} px on {self.accelerator.device}")
+        Console(stderr=True).print(self.plan)
+
+    def _parts(self):
+        return (("train", self.splits.train), ("validation", self.splits.val), ("test", self.splits.test))
+
+    def _inputs(self) -> tuple[Inputs, Inputs]:
+        """Training and validation inputs of the trained part, cached where that is possible and pays."""
+        chosen = self.settings
+        train = self._streamed(self.splits.train, chosen.augment)
+        val = self._streamed(self.splits.val)
+        fresh = chosen.augment != "none" and not chosen.views
+        # Mixing happens on pixels, so what comes after them cannot be kept; with nothing frozen there is nothing to keep.
+        if chosen.cache == "off" or fresh or chosen.mixup or chosen.cutmix or not self.plan.prefix:
+            return train, val
+        identity = {
+            "fingerprint": adaptation_of(self.model).fingerprint,
+            "stages": list(self.plan.prefix),
+            "precision": chosen.precision,
+        }
+        shared = self.accelerator.num_processes > 1  # then one process writes a file and the others map it
+        mode = "file" if shared else chosen.cache
+        with self.accelerator.main_process_first():
+            return (
+                cached(train, CacheRequest(mode, chosen.views or 1, identity), say, "training images"),
+                cached(val, CacheRequest(mode, 1, identity), say, "validation images"),
+            )
+
+    def _streamed(self, images, augment: str = "none") -> Streamed:
+        stages = anatomy.stages(self.model)[: len(self.plan.prefix)]
+
+        def prefix(x: Tensor) -> Tensor:
+            with self.accelerator.autocast():
+                for stage in stages:
+                    x = stage.run(x)
+            return x
+
+        preprocess = Preprocess.from_dict(self.model.pliant_identity.preprocess)
+        chunk = int(self.settings.micro_batch or 1)
+        return Streamed(images, preprocess, prefix, self.accelerator.device, chunk, augment, self.settings.seed)
+
+    def _trainer(self, chosen: Settings, train: Inputs, val: Inputs) -> Trainer:
+        classes = len(self.splits.train.classes)
+        return Trainer(chosen, self.accelerator, self.model, self.plan, train, val, classes)
+
+    def _keep_best(self, position, metrics) -> None:
+        learned.save(self.model, self.folder / "learned", self.splits.train.classes)
+
+    def _load_best(self) -> None:
+        state, _ = backbone.weights.read_safetensors(self.folder / "learned" / learned.WEIGHTS)
+        self.model.load_state_dict(state, strict=False)
+
+    def _test(self, trainer: Trainer, train: Inputs, val: Inputs) -> dict[str, Any]:
+        """Metrics of the best checkpoint; the test set is read here, once."""
+        test = self._streamed(self.splits.test)
+        plain = self._streamed(self.splits.train) if self.settings.augment != "none" else train
+        logits = {
+            "train": predict_logits(self.model, trainer.forward, plain, self.accelerator, self.settings),
+            "val": predict_logits(self.model, trainer.forward, val, self.accelerator, self.settings),
+            "test": predict_logits(self.model, trainer.forward, test, self.accelerator, self.settings),
+        }
+        result = {name: measure(logits[name], torch.from_numpy(part.labels))
+                  for name, part in (("train", train), ("val", val), ("test", test))}  # fmt: skip
+        if self.main:
+            keys = [self.splits.test.key(index) for index in range(len(self.splits.test))]
+            table = predictions_table(logits["test"], torch.from_numpy(test.labels), keys)
+            write_atomic(self.folder / PREDICTIONS, lambda temporary: table.to_parquet(temporary, index=False))
+        return result
+
+    def _write(self, trainer: Trainer, result: dict[str, Any], train: Inputs) -> None:
+        from pliant import report
+
+        write_json(self.folder / SUMMARY, self._summary(trainer, result, train))
+        keys = {self.splits.test.key(index): index for index in range(len(self.splits.test))}
+        hardest = {key: self.splits.test.image(keys[key]) for key in report.hardest(self.folder)}
+        report.write(self.folder, hardest)
+        (self.folder / checkpoint.NAME).unlink(missing_ok=True)
+
+    def _summary(self, trainer: Trainer, result: dict[str, Any], train: Inputs) -> dict[str, Any]:
+        chosen, identity, position = self.settings, self.model.pliant_identity, trainer.position
+        kept = isinstance(train, Cached)
+        file = self.folder / "learned" / learned.WEIGHTS
+        return {
+            "pliant": pliant.__version__,
+            "command": read_json(self.folder / "command.json")["command"],
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "environment": environment(self.accelerator.device),
+            "data": {
+                "spec": self.splits.spec,
+                "classes": list(self.splits.train.classes),
+                **{name: len(part) for name, part in zip(("train", "val", "test"), (p for _, p in self._parts()), strict=True)},
+                "notes": self.splits.notes,
+                "skipped": self.splits.skipped,
+            },
+            "model": {
+                "name": identity.name,
+                "weights": identity.weights,
+                "fingerprint": adaptation_of(self.model).fingerprint,
+                "img_size": identity.img_size,
+                "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+                "family": anatomy.find(self.model).family,
+            },
+            "method": {"name": chosen.method, **self.plan.options.model_dump(), "blocks": chosen.blocks},
+            "plan": [asdict(row) for row in self.plan.rows],
+            "training": {
+                "epochs": chosen.epochs,
+                "steps": position.step,
+                "best_epoch": position.best_epoch,
+                "seconds": round(position.seconds, 2),
+                "images_per_second": round(len(train.labels) * int(chosen.epochs or 0) / max(position.seconds, 1e-9), 1),
+                "lr": chosen.lr,
+                "head_lr": chosen.head_lr,
+                "batch_size": chosen.batch_size,
+                "memory_mb": self.memory.parts(),
+                "cache": {
+                    "stages": f"{self.plan.prefix[0]} to {self.plan.prefix[-1]}" if kept else "",
+                    "bytes": train.nbytes if kept else 0,
+                    "where": train.where if kept else "none",
+                },
+            },
+            **result,
+            "gap": result["train"]["top1"] - result["test"]["top1"],
+            "learned_bytes": file.stat().st_size,
+        }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What a result may depend on besides its settings."""
+    return {
+        "python": platform.python_version(),
+        **{library: version(library) for library in LIBRARIES},
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def headline(folder: Path) -> list[str]:
+    """The last lines of a run: how good, how big, and where."""
+    summary = read_json(folder / SUMMARY)
+    test, data = summary["test"], summary["data"]
+    trained = sum(row["parameters"] for row in summary["plan"] if row["trained"])
+    return [
+        f"test top-1 {test['top1']:.2%} on {test['images']} images (macro F1 {test['macro_f1']:.2%}, "
+        f"calibration error {test['ece']:.2%}); trained on {data['train']} images, gap train minus test "
+        f"{100 * summary['gap']:.1f} points",
+        f"learned: {trained:,} parameters, {human(summary['learned_bytes'])}, in {folder / 'learned'}",
+        f"report: {folder / 'report.html'}",
+    ]
+
+
+def _new_folder(chosen: Settings) -> Path:
+    if chosen.out is None:
+        stem = Path(chosen.data).name.replace(":", "-") or "data"
+        base = f"{stem}-{Path(chosen.model).name}-{chosen.method.replace(',', '-')}"
+        number = 1
+        while (Path("runs") / f"{base}-{number}").exists():
+            number += 1
+        return Path("runs") / f"{base}-{number}"
+    folder = Path(chosen.out)
+    if (folder / SETTINGS).exists():
+        raise PliantError(f"--out {folder} already holds a run; continue it with --resume {folder} or name another folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not (folder / SPLIT).exists():
+        raise PliantError(f"--out {folder} exists and is not an empty folder; name another one")
+    return folder
+
+
+def _check_device(chosen: Settings, device: torch.device) -> None:
+    if chosen.device not in ("auto", device.type):
+        raise PliantError(f"--device {chosen.device}: torch {torch.__version__} sees none on this machine; take cpu")
+    if chosen.precision == "fp16" and device.type == "cpu":
+        raise PliantError("--precision fp16 needs a GPU; take bf16 or no on a CPU")

@@ -1,0 +1,261 @@
+"""The training loop: the trained stages on cached or streamed inputs, in micro-batches, resumable at any step."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from pliant import anatomy
+from pliant.adapt import checkpoint
+from pliant.adapt.batches import epoch_batches, epoch_order, mix, one_hot
+from pliant.adapt.checkpoint import Position
+from pliant.adapt.features import Inputs
+from pliant.adapt.interrupt import Interrupt
+from pliant.adapt.metrics import measure
+from pliant.adapt.schedule import rate_factor
+from pliant.adapt.settings import Settings
+from pliant.errors import PliantError
+from pliant.methods import Plan
+from pliant.progress import Live, clock
+
+
+class Tail(nn.Module):
+    """The stages from the first trained one on, as one module that can be compiled or distributed."""
+
+    def __init__(self, model: nn.Module, start: int):
+        super().__init__()
+        self.model = model
+        self._run = [stage.run for stage in anatomy.stages(model)[start:]]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for run in self._run:
+            inputs = run(inputs)
+        return inputs
+
+
+@dataclass
+class Trainer:
+    """Trains `model` by `plan` on `train`, chooses by `val`. All randomness is a function of the seed and the step.
+
+    Attributes:
+        settings: resolved: no None left in what training reads.
+        log: receives one JSON line a step and an epoch; None writes none.
+        on_best: called when validation improved, before the checkpoint is written.
+    """
+
+    settings: Settings
+    accelerator: Accelerator
+    model: nn.Module
+    plan: Plan
+    train: Inputs
+    val: Inputs
+    num_classes: int
+    log: Path | None = None
+    checkpoint_path: Path | None = None
+    on_best: Callable[[Position, dict[str, Any]], None] = lambda position, metrics: None
+
+    def __post_init__(self) -> None:
+        chosen = self.settings
+        groups = self.plan.parameters(self.model)
+        for group in groups:
+            group["peak"] = chosen.head_lr if group["name"].startswith("head") else chosen.lr
+            group["lr"] = group["peak"]
+            group.setdefault("weight_decay", chosen.weight_decay)
+        if chosen.optimizer == "adamw":
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups)
+        else:
+            optimizer = torch.optim.SGD(groups, momentum=0.9)
+        self.tail = Tail(self.model, len(self.plan.prefix))
+        module = torch.compile(self.tail, dynamic=True) if chosen.compile else self.tail
+        self.forward, self.optimizer = self.accelerator.prepare(module, optimizer)
+        self.trained = [parameter for group in groups for parameter in group["params"]]
+        self.position = Position()
+        size = len(self.train.labels)
+        self.steps_per_epoch = math.ceil(size / chosen.batch_size)
+        self.total_steps = self.steps_per_epoch * int(chosen.epochs or 0)
+        self.warmup_steps = max(1, round(float(chosen.warmup or 0) * self.total_steps))
+        self.live = Live()
+
+    def resume(self) -> None:
+        """Continue from the checkpoint; what the log holds beyond it is dropped."""
+        assert self.checkpoint_path is not None
+        bare = getattr(self.optimizer, "optimizer", self.optimizer)
+        self.position, scaler = checkpoint.load(self.checkpoint_path, self.model, bare)
+        if scaler and self.accelerator.scaler:
+            self.accelerator.scaler.load_state_dict(scaler)
+        if self.log and self.log.exists():
+            with self.log.open("rb+") as file:
+                file.truncate(self.position.log_bytes)
+
+    def run(self) -> None:
+        """Train to the last epoch.
+
+        Raises:
+            PliantError: the loss is not finite.
+            Interrupted: Ctrl-C or SIGTERM came; the state is saved, and `resume` goes on from it.
+        """
+        self.plan.train_mode(self.model)
+        with Interrupt() as interrupt, ThreadPoolExecutor(1) as reader:
+            while not self.position.done:
+                self._epoch(interrupt, reader)
+        self.live.clear()
+
+    def _epoch(self, interrupt: Interrupt, reader: ThreadPoolExecutor) -> None:
+        at, chosen = self.position, self.settings
+        order = epoch_order(self.train.labels, chosen.seed, at.epoch, chosen.balanced)
+        batches = list(epoch_batches(order, chosen.batch_size))
+        began, saved = time.monotonic(), time.monotonic()
+        pending = reader.submit(self._read, batches[at.batch], at.epoch) if at.batch < len(batches) else None
+        while pending is not None:
+            inputs, weight = pending.result()
+            indices = batches[at.batch]
+            more = at.batch + 1 < len(batches)
+            pending = reader.submit(self._read, batches[at.batch + 1], at.epoch) if more else None
+            started = time.monotonic()
+            loss, norm, rate = self._update(inputs, indices, weight)
+            at.loss_sum += loss * len(indices)
+            at.batch += 1
+            at.step += 1
+            now = time.monotonic()
+            self._write({"kind": "step", "step": at.step, "epoch": at.epoch, "loss": loss, "lr": rate,
+                         "grad_norm": norm, "images_per_second": round(len(indices) / (now - started), 1)})  # fmt: skip
+            self._show(now - began, len(batches))
+            if interrupt.asked or (now - saved > 60 * chosen.checkpoint_minutes and more):
+                at.seconds += now - began
+                began = saved = now
+                self._save()
+                interrupt.stop_if_asked()
+        self._close_epoch(len(order), began)
+        interrupt.stop_if_asked()
+
+    def _close_epoch(self, count: int, began: float) -> None:
+        at = self.position
+        metrics = measure(self.logits(self.val), torch.from_numpy(self.val.labels))
+        at.seconds += time.monotonic() - began
+        row = {"kind": "epoch", "epoch": at.epoch, "step": at.step, "train_loss": at.loss_sum / count,
+               "val_loss": metrics["loss"], "val_top1": metrics["top1"], "seconds": round(at.seconds, 2)}  # fmt: skip
+        if (metrics["top1"], -metrics["loss"]) > (at.best_top1, -at.best_loss):
+            at.best_epoch, at.best_top1, at.best_loss = at.epoch, metrics["top1"], metrics["loss"]
+            if self.accelerator.is_main_process:
+                self.on_best(at, metrics)
+        self._write(row)
+        self._epoch_line(row)
+        at.epoch, at.batch, at.loss_sum = at.epoch + 1, 0, 0.0
+        at.done = at.epoch >= int(self.settings.epochs or 0)
+        self._save()
+
+    def _read(self, indices: np.ndarray, epoch: int) -> tuple[Tensor, float]:
+        """This process's share of a batch, and the weight of its images: 0 for one that stands in for an empty share."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        own = indices[rank::world]
+        return self.train.batch(own if len(own) else indices[:1], epoch), float(bool(len(own)))
+
+    def _update(self, inputs: Tensor, indices: np.ndarray, weight: float) -> tuple[float, float, float]:
+        """One optimizer step; returns the batch's mean loss, the gradient norm before clipping and the body's rate."""
+        chosen, at, device = self.settings, self.position, self.accelerator.device
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        factor = rate_factor(at.step, self.total_steps, self.warmup_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        labels = torch.from_numpy(self.train.labels[indices[rank::world] if weight else indices[:1]])
+        targets = one_hot(labels, self.num_classes, chosen.label_smoothing)
+        inputs, targets = mix(inputs.to(device), targets.to(device), chosen.mixup, chosen.cutmix, chosen.seed, at.step)
+        torch.manual_seed(chosen.seed + 1_000_003 * (at.step + 1))  # dropout, where a backbone has any
+        micro = int(chosen.micro_batch or len(inputs))
+        parts = list(zip(inputs.split(micro), targets.split(micro), strict=True))
+        total = torch.zeros((), device=device)
+        for number, (part, target) in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.forward):
+                # Sum over the part, divided by the whole batch: micro-batches change memory, not the gradient.
+                loss = F.cross_entropy(self.forward(part).float(), target, reduction="sum") * weight / len(indices)
+                self.accelerator.backward(loss * world)
+            total += loss.detach()
+        mean = float(self.accelerator.reduce(total, reduction="sum"))
+        if not math.isfinite(mean):
+            raise PliantError(
+                f"the loss is {mean} at step {at.step + 1} (rate {chosen.lr:g} x {factor:.3g}); try a lower --lr, "
+                "a longer --warmup, or --precision no"
+            )
+        norm = self.accelerator.clip_grad_norm_(self.trained, chosen.clip or math.inf)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return mean, float(norm) if norm is not None else 0.0, float(chosen.lr) * factor  # type: ignore[arg-type]
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Logits (N, classes) of all images of `inputs`, in order, on the CPU."""
+        return predict_logits(self.model, self.forward, inputs, self.accelerator, self.settings, self.plan)
+
+    def _save(self) -> None:
+        if self.checkpoint_path and self.accelerator.is_main_process:
+            if self.log and self.log.exists():
+                self.position.log_bytes = self.log.stat().st_size
+            scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler else None
+            bare = getattr(self.optimizer, "optimizer", self.optimizer)
+            checkpoint.save(self.checkpoint_path, self.model, bare, self.position, scaler)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if self.log and self.accelerator.is_main_process:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def _show(self, elapsed: float, batches: int) -> None:
+        at = self.position
+        if self.log is None or not self.accelerator.is_main_process:
+            return
+        done = at.seconds + elapsed
+        left = done / at.step * (self.total_steps - at.step)
+        rate = self.settings.batch_size * at.step / max(done, 1e-9)
+        self.live.show(
+            f"epoch {at.epoch + 1}/{self.settings.epochs}, batch {at.batch}/{batches}, "
+            f"loss {at.loss_sum / max(1, at.batch * self.settings.batch_size):.3f}, {rate:.0f} images/s, {clock(left)} left"
+        )
+
+    def _epoch_line(self, row: dict[str, Any]) -> None:
+        if self.log is None or not self.accelerator.is_main_process:
+            return
+        self.live.clear()
+        mark = " *" if self.position.best_epoch == row["epoch"] else ""
+        self.accelerator.print(
+            f"epoch {row['epoch'] + 1:>3}/{self.settings.epochs}  train loss {row['train_loss']:.4f}  "
+            f"val loss {row['val_loss']:.4f}  val top-1 {row['val_top1']:.2%}  {clock(row['seconds'])}{mark}"
+        )
+
+
+def predict_logits(
+    model: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    inputs: Inputs,
+    accelerator: Accelerator,
+    settings: Settings,
+    plan: Plan | None = None,
+) -> Tensor:
+    """Logits (N, classes) in order, on the CPU, in eval mode; several processes share the work."""
+    model.eval()
+    count, world = len(inputs.labels), accelerator.num_processes
+    own = np.arange(count)[accelerator.process_index :: world]
+    own = np.pad(own, (0, math.ceil(count / world) - len(own)), mode="edge") if len(own) else np.zeros(1, int)
+    size = int(settings.micro_batch or settings.batch_size)
+    parts: Sequence[np.ndarray] = np.array_split(own, math.ceil(len(own) / size))
+    with torch.no_grad():
+        logits = torch.cat([forward(inputs.batch(part, 0).to(accelerator.device)).float() for part in parts])
+    if plan is not None:
+        plan.train_mode(model)
+    if world == 1:
+        return logits.cpu()
+    gathered = accelerator.gather(logits).cpu()
+    # Process r holds images r, r + world, ...: interleave them back into order.
+    return gathered.view(world, -1, gathered.shape[-1]).transpose(0, 1).reshape(-1, gathered.shape[-1])[:count]

@@ -1,0 +1,71 @@
+"""Writing files so that a kill or a full disk never leaves half of one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pliant.errors import PliantError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, sync it, and move it into place.
+
+    Raises:
+        PliantError: the disk is full or the folder cannot be written; what `path` held before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _explained(path, error) from error
+    except Exception as error:
+        # safetensors reports a full disk as an error type of its own, with the reason in its text.
+        if "os error 28" in str(error).lower() or "no space left" in str(error).lower():
+            raise _explained(path, OSError(errno.ENOSPC, "No space left on device")) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _explained(path: Path, error: OSError) -> PliantError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return PliantError(f"{path}: the disk is full; what was saved before is intact, free some space and --resume")
+    return PliantError(f"{path}: cannot be written ({error.strerror or error})")
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """One safetensors file; tensors are made contiguous and moved to the CPU."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, lambda temporary: save_file(plain, temporary, dict(metadata or {"format": "pt"})))
+
+
+def read_json(path: Path) -> Any:
+    """Raises PliantError where the file is missing or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PliantError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise PliantError(f"{path}: not readable as JSON ({error})") from error
