@@ -82,7 +82,7 @@ class ArrowStore:
 
     def read(self, row: int) -> Image.Image:
         chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
-        scalar = self._bytes.chunks[chunk][row - int(self._starts[chunk])]
+        scalar = self._bytes.chunk(chunk)[row - int(self._starts[chunk])]
         if scalar.is_valid:
             return decode(memoryview(scalar.as_buffer()), self.key(row))
         path = self._paths[row].as_py() if self._paths is not None else None
@@ -114,7 +114,7 @@ class ArrayStore:
         return Image.fromarray(np.ascontiguousarray(self.pixels[row])).convert("RGB")
 
     def signatures(self, rows: np.ndarray, times: bool) -> list[str]:
-        return [str(zlib.crc32(np.ascontiguousarray(self.pixels[row]))) for row in rows.tolist()]
+        return [str(zlib.crc32(self.pixels[row].tobytes())) for row in rows.tolist()]
 
 
 class JoinedStore:

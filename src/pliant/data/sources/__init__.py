@@ -1,12 +1,20 @@
 """Where images come from. One file a source; `register` adds one."""
 
+from pliant.data.sources import cifar, torchvision_sets
 from pliant.data.sources.digits import Digits
+from pliant.data.sources.extracted import DomainNet, ImageNetR, TinyImageNet
+from pliant.data.sources.hub import Hub
 from pliant.data.sources.image_folder import ImageFolders
 from pliant.data.sources.parquet import Parquet
 from pliant.data.sources.registry import Opened, Source, SourceInfo, catalogue, open_source, register
 
-# Asked in reverse order: names before paths, and files of a standard layout before plain folders.
-for _source in (ImageFolders(), Parquet(), Digits()):
+_BUILT_IN: tuple[Source, ...] = (
+    ImageFolders(), Parquet(), Hub(), Digits(), *cifar.SETS, *torchvision_sets.SETS,
+    TinyImageNet(), ImageNetR(), DomainNet(),
+)  # fmt: skip
+
+# Asked in reverse order: names before paths, and folders of a known layout before plain ones.
+for _source in _BUILT_IN:
     register(_source)
 
 __all__ = ["Opened", "Source", "SourceInfo", "catalogue", "open_source", "register"]

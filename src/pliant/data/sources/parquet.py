@@ -61,8 +61,8 @@ def open_parquet(path: Path, spec: str) -> Opened:
         if len(images):
             parts[part] = images
     if not parts:
-        files = ", ".join(file.relative_to(path).as_posix() for file in files_below(path))
-        raise PliantError(f"{spec}: no labelled image in {files}")
+        read = ", ".join(file.relative_to(path).as_posix() for file in files_below(path))
+        raise PliantError(f"{spec}: no labelled image in {read}")
     return Opened(parts, notes)
 
 

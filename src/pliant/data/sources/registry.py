@@ -75,12 +75,15 @@ def open_source(spec: str | Path) -> Opened:
         PliantError: nothing by that name, with near names; or what the source raises.
     """
     spec = str(spec)
-    for source in _sources:
-        if source.matches(spec):
-            opened = source.open(spec)
-            if Path(spec).is_dir() and spec in _names():
-                opened.notes.append(f"{spec}: the data set of that name, not the folder; for the folder write ./{spec}")
-            return opened
+    try:
+        source = next((source for source in _sources if source.matches(spec)), None)
+    except OSError as error:
+        raise PliantError(f"{spec}: cannot be read ({error.strerror})") from error
+    if source is not None:
+        opened = source.open(spec)
+        if spec in _names() and Path(spec).is_dir():
+            opened.notes.append(f"{spec}: the data set of that name, not the folder; for the folder write ./{spec}")
+        return opened
     if _looks_like_path(spec):
         raise PliantError(f"{spec}: no such file or folder")
     near = difflib.get_close_matches(spec, _names(), n=3, cutoff=0.5)
