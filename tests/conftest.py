@@ -6,8 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may wait for a network
+settings.register_profile("pliant", deadline=None)  # a first call may import torch
+settings.load_profile("pliant")
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

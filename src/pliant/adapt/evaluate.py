@@ -30,7 +30,7 @@ def evaluate(folder: Path, data: str, split: str = "test", batch_size: int = 32)
     model = load_adapted(folder)
     images = open_set(data, classes=_classes(model, folder), split=split)
     logits = _logits(model, images, batch_size)
-    return measure(logits, torch.from_numpy(images.labels))
+    return measure(logits, torch.tensor(images.labels))
 
 
 def predict(folder: Path, paths: Sequence[Path], top: int = 1) -> tuple[list[dict[str, Any]], list[str]]:

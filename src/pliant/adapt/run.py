@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import platform
-import sys
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -198,9 +196,7 @@ class _Job:
         chosen = self.settings
         train = self._streamed(self.splits.train, chosen.augment)
         val = self._streamed(self.splits.val)
-        fresh = chosen.augment != "none" and not chosen.views
-        # Mixing happens on pixels, so what comes after them cannot be kept; with nothing frozen there is nothing to keep.
-        if chosen.cache == "off" or fresh or chosen.mixup or chosen.cutmix or not self.plan.prefix:
+        if chosen.cache == "off" or not chosen.cacheable or not self.plan.prefix:
             return train, val
         identity = {
             "fingerprint": adaptation_of(self.model).fingerprint,
@@ -248,11 +244,11 @@ class _Job:
             "val": predict_logits(self.model, trainer.forward, val, self.accelerator, self.settings),
             "test": predict_logits(self.model, trainer.forward, test, self.accelerator, self.settings),
         }
-        result = {name: measure(logits[name], torch.from_numpy(part.labels))
+        result = {name: measure(logits[name], torch.tensor(part.labels))
                   for name, part in (("train", train), ("val", val), ("test", test))}  # fmt: skip
         if self.main:
             keys = [self.splits.test.key(index) for index in range(len(self.splits.test))]
-            table = predictions_table(logits["test"], torch.from_numpy(test.labels), keys)
+            table = predictions_table(logits["test"], torch.tensor(test.labels), keys)
             write_atomic(self.folder / PREDICTIONS, lambda temporary: table.to_parquet(temporary, index=False))
         return result
 

@@ -59,7 +59,6 @@ class Settings(BaseModel):
     cache: Literal["auto", "memory", "file", "off"] = "auto"
     precision: Literal["no", "bf16", "fp16"] = "no"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    compile: bool = False
     checkpoint_minutes: float = Field(default=2.0, gt=0)
 
     @model_validator(mode="after")
@@ -68,9 +67,14 @@ class Settings(BaseModel):
             raise ValueError(f"lr {self.lr} must be positive")
         if self.views and self.augment == "none":
             raise ValueError("views needs an augmentation; give --augment flip or crop, or leave --views out")
-        if self.cache in ("memory", "file") and self.augment != "none" and not self.views:
-            raise ValueError("fresh augmentation every epoch cannot be cached; give --views K fixed views, or --cache auto")
+        if self.cache in ("memory", "file") and not self.cacheable:
+            raise ValueError("fresh augmentation or mixing cannot be cached; give --views K fixed views, or --cache auto")
         return self
+
+    @property
+    def cacheable(self) -> bool:
+        """Is every training image, as the model sees it, one of a few fixed ones? Mixing happens on pixels anew."""
+        return not self.mixup and not self.cutmix and (self.augment == "none" or self.views is not None)
 
     def method_options(self) -> dict[str, Any]:
         """The method's own options among the settings, where given."""

@@ -29,11 +29,11 @@ from pliant.adapt.schedule import rate_factor
 from pliant.adapt.settings import Settings
 from pliant.errors import PliantError
 from pliant.methods import Plan
-from pliant.progress import Live, clock
+from pliant.progress import Live, clock, say
 
 
 class Tail(nn.Module):
-    """The stages from the first trained one on, as one module that can be compiled or distributed."""
+    """The stages from the first trained one on, as one module that can be distributed."""
 
     def __init__(self, model: nn.Module, start: int):
         super().__init__()
@@ -78,9 +78,7 @@ class Trainer:
             optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups)
         else:
             optimizer = torch.optim.SGD(groups, momentum=0.9)
-        self.tail = Tail(self.model, len(self.plan.prefix))
-        module = torch.compile(self.tail, dynamic=True) if chosen.compile else self.tail
-        self.forward, self.optimizer = self.accelerator.prepare(module, optimizer)
+        self.forward, self.optimizer = self.accelerator.prepare(Tail(self.model, len(self.plan.prefix)), optimizer)
         self.trained = [parameter for group in groups for parameter in group["params"]]
         self.position = Position()
         size = len(self.train.labels)
@@ -143,7 +141,7 @@ class Trainer:
 
     def _close_epoch(self, count: int, began: float) -> None:
         at = self.position
-        metrics = measure(self.logits(self.val), torch.from_numpy(self.val.labels))
+        metrics = measure(self.logits(self.val), torch.tensor(self.val.labels))
         at.seconds += time.monotonic() - began
         row = {"kind": "epoch", "epoch": at.epoch, "step": at.step, "train_loss": at.loss_sum / count,
                "val_loss": metrics["loss"], "val_top1": metrics["top1"], "seconds": round(at.seconds, 2)}  # fmt: skip
@@ -170,7 +168,7 @@ class Trainer:
         factor = rate_factor(at.step, self.total_steps, self.warmup_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * factor
-        labels = torch.from_numpy(self.train.labels[indices[rank::world] if weight else indices[:1]])
+        labels = torch.tensor(self.train.labels[indices[rank::world] if weight else indices[:1]])
         targets = one_hot(labels, self.num_classes, chosen.label_smoothing)
         inputs, targets = mix(inputs.to(device), targets.to(device), chosen.mixup, chosen.cutmix, chosen.seed, at.step)
         torch.manual_seed(chosen.seed + 1_000_003 * (at.step + 1))  # dropout, where a backbone has any
@@ -229,7 +227,7 @@ class Trainer:
             return
         self.live.clear()
         mark = " *" if self.position.best_epoch == row["epoch"] else ""
-        self.accelerator.print(
+        say(
             f"epoch {row['epoch'] + 1:>3}/{self.settings.epochs}  train loss {row['train_loss']:.4f}  "
             f"val loss {row['val_loss']:.4f}  val top-1 {row['val_top1']:.2%}  {clock(row['seconds'])}{mark}"
         )

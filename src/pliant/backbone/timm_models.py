@@ -96,8 +96,8 @@ def _fill(model: nn.Module, state: dict, source: str) -> list[str]:
         state = {key: value for key, value in state.items() if not (head and key.startswith(head + "."))}
         if head:
             classes = model.get_submodule(head).out_features
-            had = f"of {width} classes replaced by a new one" if width else "is new: the weights have none; it"
-            notes.append(f"head {had} of {classes} classes")
+            was = f"the head of {width} classes is replaced by" if width else "the weights have no head; it gets"
+            notes.append(f"{was} a new one of {classes} classes")
     if not head:  # a model without a head drops the file's
         state = {key: value for key, value in state.items() if not key.startswith("head.")}
     load_strict(model, state, source, optional=described.paths("head"))

@@ -56,7 +56,6 @@ def adapt(
     cache: Annotated[str, Option(help="Frozen outputs: auto, memory, file or off.", rich_help_panel=_MACHINE)] = "auto",
     precision: Annotated[str, Option(help="no, bf16 or fp16 (mixed precision).", rich_help_panel=_MACHINE)] = "no",
     device: Annotated[str, Option(help="auto, cpu, cuda or mps.", rich_help_panel=_MACHINE)] = "auto",
-    compile: Annotated[bool, Option("--compile", help="torch.compile the trained part.", rich_help_panel=_MACHINE)] = False,
     checkpoint_minutes: Annotated[float, Option(help="Longest time between checkpoints.", rich_help_panel=_MACHINE)] = 2.0,
 ) -> None:  # fmt: skip
     """Adapt a backbone to labelled images; test it once; write a run folder with a report.
