@@ -40,22 +40,24 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     images, labels, classes = read(options.data / "train.parquet")
-    model = VisionTransformer(**MODEL)
+    # A rate above zero makes timm build the dropping of tokens; it has no weights, so the state is that of MODEL.
+    model = VisionTransformer(**MODEL, patch_drop_rate=options.patch_drop)
     whiten_patches(model, normalised(images[:5000]))
+    place_positions(model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
     optimizers = make_optimizers(model, options)
-    steps = options.epochs * (len(images) // options.batch)
+    per_epoch = len(images) // options.batch
     first = load_checkpoint(options.work, model, averaged, optimizers)
-    step, began = first * (len(images) // options.batch), time.time()
+    step, began = first * per_epoch, time.time()
     for epoch in range(first, options.epochs):
         generator = torch.Generator().manual_seed(options.seed * 1000 + epoch)
         # Dropping tokens halves the cost of most of the training; the last epochs see whole images.
-        model.patch_drop.prob = options.patch_drop if epoch < 0.85 * options.epochs else 0.0
+        model.patch_drop.prob = options.patch_drop if epoch < options.epochs - options.whole else 0.0
         total = 0.0
         model.train()
-        for indices in torch.randperm(len(images), generator=generator).split(options.batch)[: len(images) // options.batch]:
+        for indices in torch.randperm(len(images), generator=generator).split(options.batch)[:per_epoch]:
             torch.manual_seed(options.seed + step)  # which tokens are dropped: a function of the step, for resuming
-            factor = rate_factor(step / steps, options.warmup)
+            factor = rate_factor(step, options.warmup, options.epochs * per_epoch, options.decay * per_epoch)
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
                     group["lr"] = group["peak"] * factor
@@ -71,8 +73,7 @@ def main() -> None:
             decay = min(options.ema, (step + 1) / (step + 10))
             for name, value in model.state_dict().items():
                 averaged[name].lerp_(value, 1 - decay)
-        count = len(images) // options.batch
-        print(f"epoch {epoch + 1}/{options.epochs} loss {total / count:.4f} {time.time() - began:.0f} s", flush=True)
+        print(f"epoch {epoch + 1}/{options.epochs} loss {total / per_epoch:.4f} {time.time() - began:.0f} s", flush=True)
         save_checkpoint(options.work, model, averaged, optimizers, epoch + 1)
     export(averaged, classes, options)
 
@@ -82,13 +83,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder with train.parquet and test.parquet")
     parser.add_argument("--work", type=Path, default=Path("build/pico"), help="folder of the checkpoint")
     parser.add_argument("--out", type=Path, default=Path("src/pliant/assets"), help="where pico.* is written")
-    parser.add_argument("--epochs", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=18)
+    parser.add_argument("--decay", type=int, default=9, help="last epochs, in which the rate falls linearly to zero")
+    parser.add_argument("--whole", type=int, default=3, help="last epochs, in which no token is dropped")
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lr", type=float, default=2e-3, help="AdamW's peak rate")
-    parser.add_argument("--muon-lr", type=float, default=4e-3, help="Muon's peak rate, for the blocks' matrices")
+    parser.add_argument("--muon-lr", type=float, default=5e-3, help="Muon's peak rate, for the blocks' matrices")
     parser.add_argument("--weight-decay", type=float, default=0.05)
-    parser.add_argument("--warmup", type=float, default=0.05, help="share of the steps")
-    parser.add_argument("--patch-drop", type=float, default=0.5, help="share of the tokens dropped in most epochs")
+    parser.add_argument("--warmup", type=int, default=300, help="steps")
+    parser.add_argument("--patch-drop", type=float, default=0.5, help="share of the tokens dropped before that")
     parser.add_argument("--ema", type=float, default=0.998, help="decay of the averaged weights, which are exported")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: as torch chooses")
@@ -108,15 +111,16 @@ def normalised(images: torch.Tensor) -> torch.Tensor:
     return (images.float() / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
 
 
-def augment(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Flips half of the images and shifts each by up to 4 pixels, reflected at the border."""
+def augment(images: torch.Tensor, generator: torch.Generator, reach: int = 3) -> torch.Tensor:
+    """Flips half of the images and shifts each by up to `reach` pixels, reflected at the border."""
     count = len(images)
     flipped = torch.rand(count, generator=generator) < 0.5
     images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
-    padded = F.pad(images, (4, 4, 4, 4), mode="reflect")
-    rows = torch.randint(0, 9, (count, 1), generator=generator) + torch.arange(32)
-    columns = torch.randint(0, 9, (count, 1), generator=generator) + torch.arange(32)
-    return padded[torch.arange(count)[:, None, None, None], torch.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+    padded = F.pad(images, (reach,) * 4, mode="reflect")
+    rows = torch.randint(0, 2 * reach + 1, (count, 1), generator=generator) + torch.arange(32)
+    columns = torch.randint(0, 2 * reach + 1, (count, 1), generator=generator) + torch.arange(32)
+    image, channel = torch.arange(count)[:, None, None, None], torch.arange(3)[:, None, None]
+    return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def whiten_patches(model: VisionTransformer, images: torch.Tensor) -> None:
@@ -126,6 +130,16 @@ def whiten_patches(model: VisionTransformer, images: torch.Tensor) -> None:
     filters = (vectors / (values + 1e-2).sqrt()).T
     with torch.no_grad():
         model.patch_embed.proj.weight.copy_(0.5 * torch.cat([filters, -filters]).view(96, 3, 4, 4))
+
+
+def place_positions(model: VisionTransformer) -> None:
+    """Start the positions as sines and cosines of row and column, so that neighbours are alike from the first step."""
+    side, width = model.patch_embed.grid_size[0], model.embed_dim
+    angles = torch.outer(torch.arange(side), 10.0 ** (-2 * torch.arange(width // 4) / (width // 4)))
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+    rows, columns = waves[:, None].expand(-1, side, -1), waves[None].expand(side, -1, -1)
+    with torch.no_grad():
+        model.pos_embed.copy_(0.5 * torch.cat([rows, columns], dim=-1).view(1, side * side, width))
 
 
 class Muon(torch.optim.Optimizer):
@@ -175,9 +189,13 @@ def make_optimizers(model: VisionTransformer, options: argparse.Namespace) -> li
     return [muon, adamw]
 
 
-def rate_factor(progress: float, warmup: float) -> float:
-    """Linear warm-up, constant to a half, linear to zero: the averaged weights gain most from a long decay."""
-    return min(1.0, progress / warmup + 1e-3, 2 * (1 - progress))
+def rate_factor(step: int, warmup: int, steps: int, decay: int) -> float:
+    """Share of the peak rate: linear warm-up, constant, linear to zero in the last `decay` of `steps`.
+
+    Until the decay begins nothing depends on `steps`: a run may be resumed with other --epochs, and is then the run
+    that would have been started with them.
+    """
+    return min(1.0, (step + 1) / warmup, (steps - step) / decay)
 
 
 def save_checkpoint(folder: Path, model, averaged, optimizers, epoch: int) -> None:

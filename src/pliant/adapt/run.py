@@ -39,7 +39,9 @@ def run(chosen: Settings, command: str | None = None) -> Path:
         Interrupted: stopped by Ctrl-C or SIGTERM; `resume` continues.
     """
     folder = _new_folder(chosen)
-    job = _Job.prepare(chosen.model_copy(update={"out": str(folder)}), folder, stored=None)
+    # Absolute, so that the run can be resumed and its model loaded from any folder.
+    places = {name: _absolute(value) for name, value in (("data", chosen.data), ("weights", chosen.weights))}
+    job = _Job.prepare(chosen.model_copy(update={**places, "out": str(folder)}), folder, stored=None)
     if job.main:
         write_json(folder / SPLIT, job.splits.to_dict())
         write_json(folder / "command.json", {"command": command or "pliant.adapt.run(...)"})
@@ -348,6 +350,10 @@ def _new_folder(chosen: Settings) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not (folder / SPLIT).exists():
         raise PliantError(f"--out {folder} exists and is not an empty folder; name another one")
     return folder
+
+
+def _absolute(place: str | None) -> str | None:
+    return str(Path(place).resolve()) if place and Path(place).expanduser().exists() else place
 
 
 def _check_device(chosen: Settings, device: torch.device) -> None:
