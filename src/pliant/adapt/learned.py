@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import pliant
@@ -107,14 +108,17 @@ def load_adapted(folder: str | Path) -> nn.Module:
     named = config["backbone"]
     if "name" not in named:
         raise PliantError(f"{folder}: does not name its backbone; load it yourself and use pliant.restore(model, folder)")
-    local = named["weights"] if named["weights"].endswith(".safetensors") else None
-    model = backbone.load(
-        named["name"],
-        weights=local,
-        num_classes=config["num_classes"],
-        img_size=named["img_size"],
-        random_init=named["weights"] == "random",
-    )
+    kind, _, seed = named["weights"].partition(":")
+    with torch.random.fork_rng(devices=[]):
+        if kind == "random":  # the same seed gives the same weights; the fingerprint tells where it does not
+            torch.manual_seed(int(seed))
+        model = backbone.load(
+            named["name"],
+            weights=named["weights"] if named["weights"].endswith(".safetensors") else None,
+            num_classes=config["num_classes"],
+            img_size=named["img_size"],
+            random_init=kind == "random",
+        )
     return restore(model, folder)
 
 

@@ -16,7 +16,7 @@ def register(family: Family) -> Family:
     return family
 
 
-def families() -> list[Family]:
+def known_families() -> list[Family]:
     import pliant.anatomy.families  # noqa: F401  (registers the built-in ones)
 
     return list(_families)
@@ -28,15 +28,15 @@ def family_of(model: nn.Module) -> Family:
     Raises:
         PliantError: none does; says what was looked for and found, and how to register a new family.
     """
-    known = families()
+    known = known_families()
     for family in known:
         if family.matches(model):
             return family
-    looked = "; ".join(f"{family.name}: {family.looks_for}" for family in reversed(known))
+    looked = "\n".join(f"    {family.name}: {family.looks_for}" for family in reversed(known))
     found = ", ".join(f"{name} ({type(child).__name__})" for name, child in model.named_children()) or "no submodules"
     raise PliantError(
-        f"{type(model).__name__} is of no known family. Looked for: {looked}. Found at its root: {found}. "
-        "To teach pliant this family:\n\n" + _HOW_TO
+        f"{type(model).__name__} is of no known family. Found at its root: {found}. Looked for:\n\n{looked}\n\n"
+        f"To teach pliant this family:\n\n{_HOW_TO}"
     )
 
 
@@ -60,13 +60,14 @@ def module_paths(model: nn.Module, root: str, *names: str) -> tuple[str, ...]:
     prefix = f"{root}." if root else ""
     found = []
     for name in names:
-        value = _walk(owner, name)
+        value = attribute(owner, name)
         if isinstance(value, nn.Parameter) or (isinstance(value, nn.Module) and any(True for _ in value.parameters())):
             found.append(prefix + name)
     return tuple(found)
 
 
-def _walk(owner: object, dotted: str) -> object:
+def attribute(owner: object, dotted: str) -> object:
+    """The attribute at a dotted path, or None where there is none."""
     for part in dotted.split("."):
         owner = getattr(owner, part, None)
     return owner

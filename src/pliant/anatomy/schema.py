@@ -16,7 +16,11 @@ class Block:
     """Where one block's parts live: paths of modules or bare parameters, from the model's root.
 
     `mha` covers all that attention owns (projections, q/k norms, relative positions); `qkv` and `proj` name the
-    linear layers among them. LayerScale and the like belong to no part: they are never tuned one part at a time.
+    linear layers among them. A norm inside the attention belongs to `mha`, one inside the MLP to `fc2`, whose input it
+    is. LayerScale and the like belong to no part: they are never tuned one part at a time.
+
+    `read_directly` names those of `qkv` whose weight the model reads without calling the layer. What wraps such a layer
+    (LoRA) would be passed over in silence.
     """
 
     path: str
@@ -27,6 +31,7 @@ class Block:
     fc2: tuple[str, ...]
     qkv: tuple[str, ...]
     proj: tuple[str, ...]
+    read_directly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Anatomy:
         positions: path of the learned position grid, or None (rotary or none at all).
         width: d, the width of a token.
         heads: number of attention heads.
+        head_dist: path of a distilled model's second classifier, on its distillation token; None elsewhere.
     """
 
     family: str
@@ -52,6 +58,7 @@ class Anatomy:
     positions: str | None
     width: int
     heads: int
+    head_dist: str | None = None
 
     @property
     def depth(self) -> int:
@@ -63,7 +70,7 @@ class Anatomy:
             chosen = self.blocks if block is None else (self.blocks[block],)
             return tuple(path for b in chosen for path in getattr(b, part))
         if part == "head":
-            return (self.head,) if self.head else ()
+            return tuple(path for path in (self.head, self.head_dist) if path)
         if part in ("embed", "norm"):
             return getattr(self, part)
         raise KeyError(part)

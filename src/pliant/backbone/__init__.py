@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from pliant.backbone.head import replace_head
@@ -44,9 +45,11 @@ def load(
         from pliant.backbone.hub_transformers import create
     else:
         from pliant.backbone.timm_models import create
+    seed = torch.initial_seed()
     model, preprocess, source, notes = create(
         name, num_classes=num_classes, img_size=img_size, weights=file, random_init=random_init
     )
     model.eval()
+    source = f"random:{seed}" if random_init else source
     model.pliant_identity = Identity(name, source, preprocess["size"], preprocess, tuple(notes))
     return model

@@ -12,5 +12,5 @@ def names() -> list[str]:
     """`pico`, then timm's pretrained Vision Transformers by name and tag."""
     import timm
 
-    found = [name for module in _MODULES for name in timm.list_pretrained(module=module)]
+    found = [name for module in _MODULES for name in timm.list_models(module=module, pretrained=True)]
     return [PICO, *sorted(set(found))]

@@ -18,7 +18,7 @@ class Identity:
 
     Attributes:
         name: what `pliant.load` was called with.
-        weights: the file or hub repository that the weights came from, or "random".
+        weights: the file or hub repository that the weights came from, or "random:SEED".
         img_size: side of the square input, in pixels.
         preprocess: size, mean, std, interpolation, crop_pct, from the model's own configuration.
         notes: what loading changed and a user should know (head replaced, position grid resampled).

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.core import ParameterSource
 from typer import Argument, Context, Option
 
 from pliant.errors import PliantError
@@ -93,8 +92,8 @@ def start(**given: Any) -> None:
 def _continue(context: Context, folder: Path, data: str | None) -> None:
     from pliant.adapt import resume
 
-    changed = [name for name in context.params
-               if name != "resume" and context.get_parameter_source(name) == ParameterSource.COMMANDLINE]  # fmt: skip
+    sources = {name: context.get_parameter_source(name) for name in context.params if name != "resume"}
+    changed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if changed or data:
         option = (changed or ["data"])[0].replace("_", "-")
         raise PliantError(

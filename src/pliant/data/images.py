@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from pliant.data.stores import Store
+from pliant.data.wording import counted, shown
 from pliant.errors import PliantError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ImageSet:
         self.rows = _frozen(np.arange(len(store)) if rows is None else rows)
         self.labels = _frozen(labels)
         if len(self.rows) != len(self.labels):
-            raise ValueError(f"{name}: {len(self.rows)} images and {len(self.labels)} labels")
+            raise ValueError(f"{name}: {counted(len(self.rows), 'image')} and {counted(len(self.labels), 'label')}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -146,12 +147,6 @@ def _workers() -> int:
 def _pool(process: int) -> ThreadPoolExecutor:
     """Kept between batches; keyed by the process, for threads do not survive a fork."""
     return ThreadPoolExecutor(_workers(), thread_name_prefix="pliant-data")
-
-
-def shown(names: Sequence[str], most: int = 5) -> str:
-    """A few names for a message: 'a', 'b' and 7 more."""
-    listed = ", ".join(repr(name) for name in names[:most])
-    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
 
 
 def _frozen(values: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.data.decode import SUFFIXES
+from pliant.data.wording import counted
 from pliant.errors import PliantError
 
 
@@ -24,19 +25,15 @@ class Ignored:
     def notes(self, where: str) -> list[str]:
         notes = []
         if self.hidden:
-            found = _plural(self.hidden, "hidden file or folder", "hidden files and folders")
+            found = counted(self.hidden, "hidden file or folder", "hidden files and folders")
             notes.append(f"{where}: {found} ignored")
         if self.suffixes:
             kinds = ", ".join(f"{n} {suffix or 'without suffix'}" for suffix, n in sorted(self.suffixes.items()))
             number = sum(self.suffixes.values())
-            notes.append(f"{where}: {_plural(number, 'file', 'files')} of no supported image type ignored ({kinds})")
+            notes.append(f"{where}: {counted(number, 'file')} of no supported image type ignored ({kinds})")
         if self.special:
-            notes.append(f"{where}: {_plural(self.special, 'file that is', 'files that are')} no regular file ignored")
+            notes.append(f"{where}: {counted(self.special, 'file that is', 'files that are')} no regular file ignored")
         return notes
-
-
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 def hidden(name: str) -> bool:
@@ -47,7 +44,7 @@ def images_below(folder: Path, ignored: Ignored) -> list[str]:
     """Image files below `folder`, as sorted relative paths with slashes. Links to folders are followed, once each.
 
     Raises:
-        PliantError: a folder cannot be read.
+        PliantError: a folder cannot be read, or a name is no UTF-8 and so could not be written into a run folder.
     """
     found: list[str] = []
     seen: set[str] = set()
@@ -67,7 +64,18 @@ def images_below(folder: Path, ignored: Ignored) -> list[str]:
         for name in files:
             if not hidden(name) and _is_image(os.path.join(here, name), ignored):
                 found.append(name if prefix == "." else f"{prefix}/{name}")
+    for name in found:
+        if not _is_text(name):
+            raise PliantError(f"{folder}: the name {name!a} is not valid UTF-8; rename it")
     return sorted(found)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_image(path: str, ignored: Ignored) -> bool:

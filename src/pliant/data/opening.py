@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pliant.data.images import ImageSet, shown
+from pliant.data.images import ImageSet
 from pliant.data.sources import Opened, open_source
 from pliant.data.splits import Splits, hold_out, limited, restore
 from pliant.data.verify import drop_unreadable
+from pliant.data.wording import counted, shown
 from pliant.errors import PliantError
 from pliant.progress import say
 
@@ -47,6 +48,9 @@ def open_splits(
         PliantError: no such data, no images, one class only, a class with too few images, a class that training does
             not know, too many unreadable images; with `stored`, images that are gone or changed.
     """
+    for option, fraction in (("--val-fraction", val_fraction), ("--test-fraction", test_fraction)):
+        if not 0 < fraction < 1:
+            raise PliantError(f"{option} {fraction:g}: must lie between 0 and 1")
     opened = open_source(spec)
     if stored is not None:
         return restore(opened.parts, stored, spec)
@@ -64,7 +68,7 @@ def open_splits(
         parts, skipped = drop_unreadable(parts, max_corrupt, spec)
         _check_left(parts, spec)
         if skipped:
-            notes.append(f"{spec}: {len(skipped)} unreadable {'image' if len(skipped) == 1 else 'images'} left out")
+            notes.append(f"{spec}: {counted(len(skipped), 'unreadable image')} left out")
     return Splits(**parts, notes=notes, skipped=skipped, spec=spec)
 
 
@@ -143,8 +147,7 @@ def _with_own_classes(images: ImageSet, notes: list[str]) -> ImageSet:
     if (counts > 0).all():
         return images
     empty = [name for name, count in zip(images.classes, counts, strict=True) if not count]
-    what = "class" if len(empty) == 1 else "classes"
-    notes.append(f"{images.name}: {len(empty)} {what} without images ignored ({shown(empty)})")
+    notes.append(f"{images.name}: {counted(len(empty), 'class', 'classes')} without images ignored ({shown(empty)})")
     return images.with_classes([name for name, count in zip(images.classes, counts, strict=True) if count])
 
 
@@ -157,7 +160,7 @@ def _check_classes(images: ImageSet, missing: list[str], spec: str) -> None:
     few = [f"{name!r} ({count})" for name, count in counts if count < needed]
     if few:
         parts = " and ".join(["train", *missing])
-        more = f" and {len(few) - 5} more classes" if len(few) > 5 else ""
+        more = f" and {counted(len(few) - 5, 'more class', 'more classes')}" if len(few) > 5 else ""
         raise PliantError(
             f"{spec}: too few images in {', '.join(few[:5])}{more}: {parts} need one each of every class; "
             "add images or remove the class"

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pliant.data.images import ImageSet, content_digest, shown
+from pliant.data.images import ImageSet, content_digest
+from pliant.data.wording import shown
 from pliant.errors import PliantError
 
 PARTS = ("train", "val", "test")

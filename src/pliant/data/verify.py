@@ -83,7 +83,7 @@ def _identity(store: Store) -> str:
 
 def _remembered(path: Path, rows: int) -> np.ndarray:
     """Which rows were decoded before, bool (rows,); none if the record is missing or damaged."""
-    with contextlib.suppress(PliantError, KeyError, TypeError, ValueError):
+    with contextlib.suppress(PliantError, OSError, KeyError, TypeError, ValueError):
         bits = np.frombuffer(base64.b64decode(read_json(path)["readable"]), np.uint8)
         if len(bits) == -(-rows // 8):
             return np.unpackbits(bits, count=rows).astype(bool)

@@ -1,6 +1,8 @@
-"""timm's VisionTransformer: ViT, DeiT, DINOv2; with or without LayerScale, registers and q/k norms."""
+"""timm's VisionTransformer: ViT, DeiT (distilled too), DINOv2, CLIP; whatever its pooling, registers and norms."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,14 +14,14 @@ class TimmViT:
     name = "timm VisionTransformer"
     looks_for = "patch_embed, blocks[*].norm1/attn.qkv/norm2/mlp.fc1/mlp.fc2, forward_head"
 
-    def matches(self, model: nn.Module) -> bool:
+    def matches(self, model: Any) -> bool:
         blocks = getattr(model, "blocks", None)
         if not (hasattr(model, "_pos_embed") and hasattr(model, "norm_pre") and blocks is not None and len(blocks)):
             return False
         first = blocks[0]
         return all(hasattr(first, name) for name in ("norm1", "attn", "norm2", "mlp")) and not hasattr(model, "rope")
 
-    def describe(self, model: nn.Module) -> Anatomy:
+    def describe(self, model: Any) -> Anatomy:
         blocks = tuple(
             Block(
                 path=path,
@@ -27,7 +29,7 @@ class TimmViT:
                 mha=module_paths(model, path, "attn"),
                 ln2=module_paths(model, path, "norm2"),
                 fc1=module_paths(model, path, "mlp.fc1", "mlp.fc1_g", "mlp.fc1_x"),
-                fc2=module_paths(model, path, "mlp.fc2"),
+                fc2=module_paths(model, path, "mlp.fc2", "mlp.norm"),
                 qkv=module_paths(model, path, "attn.qkv", "attn.q_proj", "attn.k_proj", "attn.v_proj"),
                 proj=module_paths(model, path, "attn.proj"),
             )
@@ -43,18 +45,24 @@ class TimmViT:
             positions="pos_embed" if getattr(model, "pos_embed", None) is not None else None,
             width=model.embed_dim,
             heads=model.get_submodule(blocks[0].path).attn.num_heads,
+            head_dist="head_dist" if isinstance(getattr(model, "head_dist", None), nn.Linear) else None,
         )
 
-    def embed(self, model: nn.Module, inputs: Tensor) -> Tensor:
+    def embed(self, model: Any, inputs: Tensor) -> Tensor:
         return model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(inputs))))
 
-    def block(self, model: nn.Module, block: nn.Module, tokens: Tensor) -> Tensor:
+    def block(self, model: Any, block: nn.Module, tokens: Tensor) -> Tensor:
         return block(tokens)
 
-    def pool(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        return model.forward_head(model.norm(tokens), pre_logits=True)
+    def pool(self, model: Any, tokens: Tensor) -> Tensor:
+        tokens = model.norm(tokens)
+        if hasattr(model, "head_dist"):  # each of a distilled model's two heads reads a token of its own
+            return model.head_drop(tokens[:, :2])
+        return model.forward_head(tokens, pre_logits=True)
 
-    def classify(self, model: nn.Module, pooled: Tensor) -> Tensor:
+    def classify(self, model: Any, pooled: Tensor) -> Tensor:
+        if hasattr(model, "head_dist"):
+            return (model.head(pooled[:, 0]) + model.head_dist(pooled[:, 1])) / 2
         return model.head(pooled)
 
 

@@ -79,12 +79,14 @@ def labels_of(column: Any, feature: Any, name: str) -> tuple[np.ndarray, list[st
         PliantError: a label that ClassLabel has no name for.
     """
     import pyarrow.compute as pc
+    import pyarrow.types as kinds
 
-    if isinstance(feature, Mapping) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+    declared = isinstance(feature, Mapping) and feature.get("_type") == "ClassLabel" and feature.get("names")
+    if declared and kinds.is_integer(column.type):
         names = [str(entry) for entry in feature["names"]]
         if len(set(names)) < len(names):
             raise PliantError(f"{name}: its class names are not distinct")
-        values = np.asarray(pc.fill_null(column, -1).to_numpy(), dtype=np.int64)
+        values = np.asarray(pc.fill_null(column.cast("int64"), -1).to_numpy(), dtype=np.int64)
         if len(values) and values.max() >= len(names):
             raise PliantError(f"{name}: label {values.max()} has no name; its schema names {len(names)} classes")
         return np.maximum(values, -1), names

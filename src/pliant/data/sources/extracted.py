@@ -73,7 +73,7 @@ class ImageNetR:
 
 
 class DomainNet:
-    """`<domain>/<class>/*`, split by `<domain>_train.txt` and `<domain>_test.txt`, whose lines are a path and a label."""
+    """`<domain>/<class>/*`, split by `<domain>_train.txt` and `<domain>_test.txt`: a path and a label a line."""
 
     def matches(self, spec: str) -> bool:
         path = Path(spec).expanduser()
@@ -87,7 +87,8 @@ class DomainNet:
                 raise PliantError(f"{spec}: name a domain, as in domainnet:sketch; there are {', '.join(DOMAINS)}")
             path = data_folder() / "domainnet" / domain
         _need(path, spec, f"unpack {path.name}.zip and put {path.name}_train.txt and {path.name}_test.txt beside it")
-        train, test = ([_image_and_class(line) for line in _lines(_list_beside(path, part), spec)] for part in ("train", "test"))
+        train = [_image_and_class(line) for line in _lines(_list_beside(path, "train"), spec)]
+        test = [_image_and_class(line) for line in _lines(_list_beside(path, "test"), spec)]
         classes = sorted({label for _, label in train})
         return Opened(
             {
@@ -99,7 +100,7 @@ class DomainNet:
     def catalogue(self) -> list[SourceInfo]:
         how = "unpack a domain and its two lists in domainnet/ in the data folder"
         here = data_folder() / "domainnet"
-        return [SourceInfo(f"domainnet:{name}", 345, f"DomainNet, {name}", how, (here / name).is_dir()) for name in DOMAINS]
+        return [SourceInfo(f"domainnet:{d}", 345, f"DomainNet, {d}", how, (here / d).is_dir()) for d in DOMAINS]
 
 
 def _list_beside(domain: Path, part: str) -> Path:

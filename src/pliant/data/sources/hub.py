@@ -31,7 +31,8 @@ class Hub:
             if len(images):
                 opened.parts[part] = images
         if not opened.parts:
-            raise PliantError(f"{spec}: no labelled images in train, validation or test; its splits are {', '.join(found)}")
+            splits = ", ".join(found)
+            raise PliantError(f"{spec}: no labelled images in train, validation or test; its splits are {splits}")
         return opened
 
     def catalogue(self) -> list[SourceInfo]:

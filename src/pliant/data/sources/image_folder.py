@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pliant.data.images import ImageSet
 from pliant.data.listing import Ignored, hidden, images_below
 from pliant.data.sources.registry import Opened, SourceInfo
 from pliant.data.stores import FileStore
+from pliant.data.wording import counted
 from pliant.errors import PliantError
 
 SPLIT_NAMES = {
@@ -68,24 +70,29 @@ def class_folders(folder: Path, root: Path, name: str) -> tuple[ImageSet, list[s
     if not sorted_in:
         if loose:
             raise PliantError(
-                f"{name}: its {len(loose)} images lie loose (such as {loose[0]}); "
-                "put each into a folder with its class's name"
+                f"{name}: {counted(len(loose), 'image')} loose in it (such as {loose[0]}) and no class folders; "
+                "put each image into a folder with its class's name"
             )
         found = "".join(f"; {note}" for note in ignored.notes(name))
         raise PliantError(f"{name}: a folder without images{found}; expected one folder of images a class")
     notes = ignored.notes(name)
     if loose:
-        notes.append(f"{name}: {len(loose)} images outside class folders ignored (such as {loose[0]})")
-    classes = sorted({path.split("/", 1)[0] for path in sorted_in})
-    empty = [f"{sub}/" for sub in _subfolders(folder) if sub not in classes]
+        notes.append(f"{name}: {counted(len(loose), 'image')} outside class folders ignored (such as {loose[0]})")
+    names = [_class_name(path) for path in sorted_in]
+    classes = sorted(set(names))
+    empty = [f"{sub}/" for sub in _subfolders(folder) if _class_name(sub) not in classes]
     if empty:
-        what = "class folder" if len(empty) == 1 else "class folders"
-        notes.append(f"{name}: {len(empty)} {what} without images ignored ({', '.join(empty)})")
+        notes.append(f"{name}: {counted(len(empty), 'class folder')} without images ignored ({', '.join(empty)})")
     index = {class_name: position for position, class_name in enumerate(classes)}
-    labels = np.array([index[path.split("/", 1)[0]] for path in sorted_in], dtype=np.int64)
+    labels = np.array([index[class_name] for class_name in names], dtype=np.int64)
     prefix = folder.relative_to(root).as_posix()
     paths = tuple(path if prefix == "." else f"{prefix}/{path}" for path in sorted_in)
     return ImageSet(name, classes, labels, FileStore(root, paths)), notes
+
+
+def _class_name(path: str) -> str:
+    """The first folder of a path. Composed, since macOS stores names decomposed and they must agree across machines."""
+    return unicodedata.normalize("NFC", path.split("/", 1)[0])
 
 
 def _is_split_root(root: Path, folders: list[str], splits: dict[str, str]) -> bool:

@@ -55,7 +55,7 @@ class Named:
         try:
             return self.read(root)
         except (OSError, RuntimeError, ValueError, KeyError, IndexError) as error:
-            raise PliantError(f"{self.name}: what lies in {root} is damaged ({error}); remove it and try again") from error
+            raise PliantError(f"{self.name}: damaged in {root} ({error}); remove it there and try again") from error
 
     def catalogue(self) -> list[SourceInfo]:
         root = data_folder()

@@ -14,6 +14,7 @@ from pliant.data.sources.arrow_columns import columns, features_of, labels_of
 from pliant.data.sources.image_folder import SPLIT_NAMES
 from pliant.data.sources.registry import Opened, SourceInfo
 from pliant.data.stores import ArrowStore, JoinedStore, Store
+from pliant.data.wording import counted
 from pliant.errors import PliantError
 
 
@@ -93,7 +94,8 @@ def labelled(store: Store, read: Sequence[tuple[np.ndarray, list[str]]], name: s
     lookups = [np.array([*(index[class_name] for class_name in names), -1], dtype=np.int64) for _, names in read]
     labels = np.concatenate([lookup[labels] for lookup, (labels, _) in zip(lookups, read, strict=True)])
     rows = np.flatnonzero(labels >= 0)
-    notes = [f"{name}: {len(labels) - len(rows)} images without a label ignored"] if len(rows) < len(labels) else []
+    without = len(labels) - len(rows)
+    notes = [f"{name}: {counted(without, 'image')} without a label ignored"] if without else []
     return ImageSet(name, classes, labels[rows], store, rows), notes
 
 
