@@ -67,7 +67,8 @@ def test_one_class_only(tmp_path):
 
 def test_a_class_with_fewer_images_than_splits(tmp_path):
     fill(tmp_path, {"rose": 9, "tulip": 2, "lily": 1})
-    fails(tmp_path, r"too few images in 'lily' \(1\), 'tulip' \(2\): train and val and test need one each of every class")
+    few = r"too few images in 'lily' \(1\), 'tulip' \(2\): train and val and test need one each of every class"
+    fails(tmp_path, few)
 
 
 def test_one_image_a_class_is_too_few_without_a_validation_set(tmp_path):
@@ -131,7 +132,8 @@ def test_unreadable_images_are_counted_listed_and_dropped(damaged):
 
 
 def test_too_many_unreadable_images_are_an_error(damaged):
-    fails(damaged, r"2 of 200 images cannot be decoded, more than --max-corrupt 0.005 allows: .*007.png", max_corrupt=0.005)
+    message = r"2 of 200 images cannot be decoded, more than --max-corrupt 0.005 allows: .*007.png"
+    fails(damaged, message, max_corrupt=0.005)
 
 
 def test_no_readable_image_of_a_class(tmp_path):

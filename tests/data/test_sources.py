@@ -138,26 +138,33 @@ def test_unused_class_names_are_no_classes(tmp_path):
     assert any("1 class without images ignored ('never')" in note for note in splits.notes)
 
 
-def test_bad_parquet(tmp_path):
+def test_unreadable_parquet(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(PliantError, match=r"bad\.parquet: not readable as parquet"):
         open_splits(str(tmp_path / "bad.parquet"))
-    for columns, missing in ((("image", "caption"), "no label column"), (("data", "label"), "no column of encoded images")):
-        labels = [str(i) for i in range(4)] if missing == "no label column" else [0, 1, 0, 1]
-        images = pictures(4) if missing == "no label column" else ["a", "b", "c", "d"]
-        path = tmp_path / "columns.parquet"
-        if missing == "no label column":
-            write_parquet(path, images, labels, columns=columns)
-        else:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
 
-            pq.write_table(pa.table({columns[0]: images, columns[1]: labels}), path)
-        with pytest.raises(PliantError, match=f"has {missing} among its columns {columns[0]}, {columns[1]}"):
-            open_splits(str(path))
-    write_parquet(tmp_path / "beyond.parquet", pictures(4), [0, 1, 2, 7], names=["a", "b"])
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"image": [b"x"] * 4, "caption": list("abcd")}, "has no label column among its columns image, caption;"),
+        ({"data": list("abcd"), "label": [0, 1] * 2}, "has no column of encoded images among its columns data, label;"),
+        ({"image": [b"x"] * 4, "label": [0.5] * 4}, "has no label column among its columns image, label;"),
+    ],
+)
+def test_parquet_without_the_columns(tmp_path, columns, message):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), tmp_path / "some.parquet")
+    with pytest.raises(PliantError, match=message):
+        open_splits(str(tmp_path / "some.parquet"))
+
+
+def test_a_label_without_a_name(tmp_path):
+    file = write_parquet(tmp_path / "beyond.parquet", pictures(4), [0, 1, 2, 7], names=["a", "b"])
     with pytest.raises(PliantError, match="label 7 has no name; its schema names 2 classes"):
-        open_splits(str(tmp_path / "beyond.parquet"))
+        open_splits(str(file))
 
 
 def test_parquet_of_splits_beside_parquet_of_none(tmp_path):
@@ -190,7 +197,8 @@ def test_hub(monkeypatch):
 
     def load_dataset(*arguments):
         asked.append(arguments)
-        return datasets.DatasetDict({"train": made(12).select(range(11, -1, -1)), "test": made(4), "unsupervised": made(2)})
+        reordered = made(12).select(range(11, -1, -1))
+        return datasets.DatasetDict({"train": reordered, "test": made(4), "unsupervised": made(2)})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     splits = open_splits("hf:someone/some:config")
@@ -209,7 +217,8 @@ def test_hub_unreachable(monkeypatch):
         raise ConnectionError("Couldn't reach the hub\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(PliantError, match="hf:some: cannot be had .* a folder of images or a parquet file works") as error:
+    message = "hf:some: cannot be had .* a folder of images or a parquet file works"
+    with pytest.raises(PliantError, match=message) as error:
         open_splits("hf:some")
     assert "\n" not in str(error.value)
     with pytest.raises(PliantError, match="names no data set"):
@@ -276,7 +285,8 @@ def python2_batch(labels: list[int], planes: bytes, *, fortran: bool, label_key:
     array = b"cnumpy.core.multiarray\n_reconstruct\nq\x02(K\x01" + (b"\x88" if fortran else b"\x89")
     array += b"T" + len(planes).to_bytes(4, "little") + planes + b"tq\x03b"
     numbers = b"]q\x04(" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    return p.PROTO + b"\x02}q\x01(" + text(b"data") + array + text(label_key) + numbers + text(b"batch_label") + text(b"x") + b"u."
+    other = text(b"batch_label") + text(b"x")
+    return p.PROTO + b"\x02}q\x01(" + text(b"data") + array + text(label_key) + numbers + other + b"u."
 
 
 @pytest.mark.parametrize("fortran", [False, True])
@@ -291,7 +301,8 @@ def test_cifar10_python_version_is_read_without_unpickling(data_home, monkeypatc
         planes = rng.integers(0, 256, (6, 3072), dtype=np.uint8)
         raw = planes.tobytes("F" if fortran else "C")
         (folder / name).write_bytes(python2_batch([0, 1] * 3, raw, fortran=fortran, label_key=b"labels"))
-    meta = b"\x80\x02}q\x01(U\x13num_cases_per_batchq\x02M\x10'U\x0blabel_namesq\x03]q\x04(U\x08airplaneq\x05U\x03catq\x06eU\x07num_visq\x07M\x00\x0cu."
+    meta = b"\x80\x02}q\x01(U\x13num_cases_per_batchq\x02M\x10'U\x0blabel_namesq\x03"
+    meta += b"]q\x04(U\x08airplaneq\x05U\x03catq\x06eU\x07num_visq\x07M\x00\x0cu."
     (folder / "batches.meta").write_bytes(meta)
     splits = open_splits("cifar10")
     assert splits.train.classes == ("airplane", "cat")
@@ -320,7 +331,8 @@ def test_pet(data_home):
     (base / "annotations").mkdir(parents=True)
     (base / "images").mkdir()
     for part in ("trainval", "test"):
-        lines = [f"{name}_{part}{i} {label} 1 1" for i in range(4) for label, name in ((1, "Abyssinian"), (2, "great_pyrenees"))]
+        breeds = ((1, "Abyssinian"), (2, "great_pyrenees"))
+        lines = [f"{name}_{part}{i} {label} 1 1" for i in range(4) for label, name in breeds]
         (base / "annotations" / f"{part}.txt").write_text("\n".join(lines) + "\n")
         for line in lines:
             picture().save(base / "images" / f"{line.split()[0]}.jpg")
@@ -420,7 +432,8 @@ def test_domainnet(data_home, by_name):
 
 @pytest.mark.parametrize("name", ["tiny-imagenet", "imagenet-r", "domainnet:real"])
 def test_what_must_be_unpacked_by_hand_says_so(data_home, name):
-    with pytest.raises(PliantError, match=f"{name}: .* not found; unpack .* in {data_home}, or name the unpacked folder"):
+    message = f"{name}: .* not found; unpack .* in {data_home}, or name the unpacked folder"
+    with pytest.raises(PliantError, match=message):
         open_splits(name)
 
 
@@ -433,14 +446,16 @@ def test_a_failed_download_is_one_clear_error_and_leaves_nothing(data_home, monk
         raise RuntimeError("File not found or corrupted.")
 
     monkeypatch.setattr(utils, "download_and_extract_archive", download)
-    with pytest.raises(PliantError, match="cifar10: cannot be downloaded .*; unpack https.* or name a folder of images"):
+    message = "cifar10: cannot be downloaded .*; unpack https.* or name a folder of images"
+    with pytest.raises(PliantError, match=message):
         open_splits("cifar10")
     assert list(data_home.iterdir()) == []
 
 
 def test_a_download_is_moved_into_place_whole(data_home, monkeypatch):
-    import torchvision.datasets.utils as utils
     from pathlib import Path
+
+    import torchvision.datasets.utils as utils
 
     monkeypatch.setattr(
         utils, "download_and_extract_archive", lambda url, root, **_: write_cifar10(Path(root) / "cifar-10-batches-bin")

@@ -61,7 +61,7 @@ def unreadable(images: ImageSet) -> dict[int, str]:
     if len(todo) > len(bad):
         bits = base64.b64encode(np.packbits(readable).tobytes()).decode()
         # Nothing depends on it: where the cache folder cannot be written, images are checked again next time.
-        with contextlib.suppress(PliantError):
+        with contextlib.suppress(PliantError, OSError):
             write_json(path, {"readable": bits})
     return {index: bad[row] for index, row in enumerate(images.rows.tolist()) if row in bad}
 
