@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pliant.anatomy.families.transformers_base import TransformersFamily
 from pliant.anatomy.registry import register

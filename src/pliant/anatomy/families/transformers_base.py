@@ -14,6 +14,8 @@ from pliant.anatomy.registry import attribute, block_paths, module_paths
 from pliant.anatomy.schema import Anatomy, Block
 
 QKV = ("q_proj", "k_proj", "v_proj")
+OWN_TOWER = "tower"
+"""Where a classifier that pliant puts on a bare tower keeps it; such a one reads what the tower itself pools."""
 
 
 class TransformersFamily:
@@ -24,11 +26,12 @@ class TransformersFamily:
         blocks: the list of blocks.
         ln1, mha, ln2, fc1, fc2, proj: the parts of a block, several names where variants differ.
         qkv: names within the first of `mha`.
-        embed: what makes the first block's input; the first name must exist.
+        embed_names: what makes the first block's input; the first name must exist.
         norm: what comes after the last block; the first name must exist.
         positions: the learned position grid.
         requires, lacks: attributes of the tower that tell this family from its neighbours.
-        heads: names that the classifier may have at the root; each is one family member's own.
+        heads: names that the classifier may have at the root.
+        head_dist: name of a distilled model's second classifier.
     """
 
     name: str
@@ -64,7 +67,8 @@ class TransformersFamily:
             return ""
         # A root with more than a tower and its classifier (a text tower, a decoder) is another model.
         heads = [name for name in (*self.heads, self.head_dist) if name and hasattr(model, name)]
-        rest = [name for name, child in model.named_children() if name not in heads and next(child.parameters(), None) is not None]
+        filled = [name for name, child in model.named_children() if next(child.parameters(), None) is not None]
+        rest = [name for name in filled if name not in heads]
         return rest[0] if heads and len(rest) == 1 and self._is_tower(getattr(model, rest[0])) else None
 
     def _is_tower(self, module: Any) -> bool:
@@ -125,8 +129,9 @@ class TransformersFamily:
         return {"attention_mask": None}
 
     def pool(self, model: Any, tokens: Tensor) -> Tensor:
-        tower = self.tower(model)
-        return self.pool_tower(tower, tokens) if tower is model else self.pool_classifier(tower, tokens)
+        path = self._tower_path(model)
+        pool = self.pool_tower if path in ("", OWN_TOWER) else self.pool_classifier
+        return pool(self.tower(model), tokens)
 
     def pool_tower(self, tower: Any, tokens: Tensor) -> Tensor:
         """What a tower of its own returns as `pooler_output`: by default the class token, by its pooler if any."""
