@@ -4,7 +4,8 @@
 
 DATA/cifar10 holds `train.parquet` and `test.parquet` with Hugging Face Image and ClassLabel columns. All 50,000
 training images are trained on with fixed settings; the test images are read once, after the last step, with the
-weights as they are stored (fp16). A killed run goes on from the last epoch when the command is run again.
+weights as they are stored (fp16). A killed run goes on from the last epoch when the command is run again; a finished
+one writes its files again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import io
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -46,42 +48,52 @@ def main() -> None:
     place_positions(model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
     optimizers = make_optimizers(model, options)
-    per_epoch = len(images) // options.batch
-    first = load_checkpoint(options.work, model, averaged, optimizers)
-    step, began = first * per_epoch, time.time()
+    first, began = load_checkpoint(options.work, model, averaged, optimizers), time.time()
     for epoch in range(first, options.epochs):
-        generator = torch.Generator().manual_seed(options.seed * 1000 + epoch)
-        # Dropping tokens halves the cost of most of the training; the last epochs see whole images.
-        model.patch_drop.prob = options.patch_drop if epoch < options.epochs - options.whole else 0.0
-        total = 0.0
-        model.train()
-        for indices in torch.randperm(len(images), generator=generator).split(options.batch)[:per_epoch]:
-            torch.manual_seed(options.seed + step)  # which tokens are dropped: a function of the step, for resuming
-            factor = rate_factor(step, options.warmup, options.epochs * per_epoch, options.decay * per_epoch)
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = group["peak"] * factor
-            batch = augment(normalised(images[indices]), generator)
-            loss = F.cross_entropy(model(batch), labels[indices], label_smoothing=0.1)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-            model.zero_grad(set_to_none=True)
-            step += 1
-            total += loss.item()
-            decay = min(options.ema, (step + 1) / (step + 10))
-            for name, value in model.state_dict().items():
-                averaged[name].lerp_(value, 1 - decay)
-        print(f"epoch {epoch + 1}/{options.epochs} loss {total / per_epoch:.4f} {time.time() - began:.0f} s", flush=True)
+        loss = train_epoch(model, averaged, optimizers, images, labels, epoch, options)
+        print(f"epoch {epoch + 1}/{options.epochs} loss {loss:.4f} {time.time() - began:.0f} s", flush=True)
         save_checkpoint(options.work, model, averaged, optimizers, epoch + 1)
     export(averaged, classes, options)
+
+
+def train_epoch(model, averaged, optimizers, images, labels, epoch: int, options: argparse.Namespace) -> float:
+    """One pass over the images in a new order; returns the mean loss.
+
+    All that is random is a function of the seed, the epoch and the step, so a run that goes on from a checkpoint is,
+    bit for bit, the run that was never stopped.
+    """
+    per_epoch = len(images) // options.batch
+    generator = torch.Generator().manual_seed(options.seed * 1000 + epoch)
+    # Dropping tokens halves the cost of most of the training; the last epochs see whole images.
+    model.patch_drop.prob = options.patch_drop if epoch < options.epochs - options.whole else 0.0
+    model.train()
+    total = 0.0
+    for index, chosen in enumerate(torch.randperm(len(images), generator=generator).split(options.batch)[:per_epoch]):
+        step = epoch * per_epoch + index
+        torch.manual_seed(options.seed + step)  # for the choice of the tokens that are dropped
+        factor = rate_factor(step, options.warmup, options.epochs * per_epoch, options.decay * per_epoch)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group["lr"] = group["peak"] * factor
+        batch = augment(normalised(images[chosen]), generator)
+        loss = F.cross_entropy(model(batch), labels[chosen], label_smoothing=0.1)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
+        total += loss.item()
+        decay = min(options.ema, (step + 2) / (step + 11))  # a short memory at first, to leave the start behind
+        for name, value in model.state_dict().items():
+            averaged[name].lerp_(value, 1 - decay)
+    return total / per_epoch
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.parquet and test.parquet")
-    parser.add_argument("--work", type=Path, default=Path("build/pico"), help="folder of the checkpoint")
+    parser.add_argument(
+        "--work", type=Path, default=Path("build/pico"), help="folder of the checkpoint; remove it to start anew"
+    )
     parser.add_argument("--out", type=Path, default=Path("src/pliant/assets"), help="where pico.* is written")
     parser.add_argument("--epochs", type=int, default=18)
     parser.add_argument("--decay", type=int, default=9, help="last epochs, in which the rate falls linearly to zero")
@@ -91,7 +103,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--muon-lr", type=float, default=5e-3, help="Muon's peak rate, for the blocks' matrices")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--warmup", type=int, default=300, help="steps")
-    parser.add_argument("--patch-drop", type=float, default=0.5, help="share of the tokens dropped before that")
+    parser.add_argument("--patch-drop", type=float, default=0.5, help="share of the tokens dropped in the other epochs")
     parser.add_argument("--ema", type=float, default=0.998, help="decay of the averaged weights, which are exported")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: as torch chooses")
@@ -103,7 +115,8 @@ def read(path: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     table = pq.read_table(path)
     image, label = table.column_names[:2]
     names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
-    pixels = np.stack([np.asarray(Image.open(io.BytesIO(row["bytes"])).convert("RGB")) for row in table[image].to_pylist()])
+    files = (io.BytesIO(row["bytes"]) for row in table[image].to_pylist())
+    pixels = np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), torch.tensor(table[label].to_pylist()), names
 
 
@@ -200,12 +213,13 @@ def rate_factor(step: int, warmup: int, steps: int, decay: int) -> float:
 
 def save_checkpoint(folder: Path, model, averaged, optimizers, epoch: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{k}": v for k, v in model.state_dict().items()} | {f"averaged.{k}": v for k, v in averaged.items()}
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"averaged.{name}": value for name, value in averaged.items()}
     for number, optimizer in enumerate(optimizers):
         for index, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{index}.{key}": torch.as_tensor(value) for key, value in state.items()}
-    save_file({k: v.contiguous().clone() for k, v in tensors.items()}, folder / "new.safetensors", {"epoch": str(epoch)})
-    os.replace(folder / "new.safetensors", folder / "checkpoint.safetensors")
+    copies = {name: value.contiguous().clone() for name, value in tensors.items()}
+    replace(folder / "checkpoint.safetensors", lambda new: save_file(copies, new, {"epoch": str(epoch)}))
 
 
 def load_checkpoint(folder: Path, model, averaged, optimizers) -> int:
@@ -228,30 +242,50 @@ def load_checkpoint(folder: Path, model, averaged, optimizers) -> int:
 
 
 def export(state: dict, classes: list[str], options: argparse.Namespace) -> None:
-    """Write fp16 weights and the card, with the test accuracy of the weights as stored."""
+    """Write the weights as fp16 and their description, with the test accuracy of the weights as stored."""
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "pico.safetensors"
-    save_file({name: value.half().contiguous() for name, value in state.items()}, path, {"format": "pt"})
-    model = VisionTransformer(**MODEL)
-    model.load_state_dict(load_file(path))
-    model.eval()
-    images, labels, _ = read(options.data / "test.parquet")
-    with torch.no_grad():
-        right = sum(int((model(normalised(x)).argmax(1) == y).sum()) for x, y in zip(images.split(500), labels.split(500), strict=True))
+    stored = {name: value.half().contiguous() for name, value in state.items()}
+    replace(path, lambda new: save_file(stored, new, {"format": "pt"}))
+    right, count = test(load_file(path), options.data / "test.parquet")
     card = {
         "name": "pico",
         "timm": MODEL,
         "preprocess": {"size": 32, "mean": list(MEAN), "std": list(STD), "interpolation": "bicubic", "crop_pct": 1.0},
         "classes": classes,
-        "trained_on": "CIFAR-10, 50,000 training images",
-        "test_top1": right / len(labels),
-        "test_images": len(labels),
         "parameters": sum(value.numel() for value in state.values()),
-        "recipe": {k: v for k, v in vars(options).items() if k not in ("data", "work", "out", "threads")},
+        "trained_on": "CIFAR-10, 50,000 training images",
+        "command": command(options),
+        "test_top1": right / count,
+        "test_images": count,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
-    (options.out / "pico.json").write_text(json.dumps(card, indent=2) + "\n")
-    print(f"test top-1 {card['test_top1']:.2%} of {len(labels)} images; wrote {path} ({path.stat().st_size / 1e6:.2f} MB)")
+    replace(options.out / "pico.json", lambda new: new.write_text(json.dumps(card, indent=2) + "\n"))
+    print(f"test top-1 {right / count:.2%} of {count} images; wrote {path} ({path.stat().st_size / 1e6:.2f} MB)")
+
+
+def test(state: dict, path: Path) -> tuple[int, int]:
+    """How many images of the parquet file at `path` are classified right, and how many there are."""
+    model = VisionTransformer(**MODEL).eval()
+    model.load_state_dict(state)
+    images, labels, _ = read(path)
+    with torch.no_grad():
+        logits = torch.cat([model(normalised(batch)) for batch in images.split(500)])
+    return int((logits.argmax(1) == labels).sum()), len(labels)
+
+
+def command(options: argparse.Namespace) -> str:
+    """The command that makes these weights: every setting that bears on them, whatever the defaults become."""
+    paths = ("data", "work", "out", "threads")
+    settings = [f"--{name.replace('_', '-')} {value}" for name, value in vars(options).items() if name not in paths]
+    return " ".join(["python recipes/pico/pretrain.py --data DATA/cifar10", *settings])
+
+
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside `path`, then put it there in one step: a reader or a killed run never meets half a file."""
+    new = path.with_name("new-" + path.name)
+    write(new)
+    os.replace(new, path)
 
 
 if __name__ == "__main__":
