@@ -55,7 +55,9 @@ def table(out: Path) -> None:
     found: dict[str, list[dict]] = {}
     for file in sorted(out.glob("*/summary.json")):
         found.setdefault(file.parent.name.rpartition("-")[0], []).append(json.loads(file.read_text()))
-    print("| method | trained parameters | seeds | test top-1 % | deviation | validation % | train - test | plain, before |")
+    print(
+        "| method | trained parameters | seeds | test top-1 % | deviation | validation % | train - test | plain, before |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, runs in sorted(found.items(), key=lambda item: statistics.mean(r["test"]["top1"] for r in item[1])):
         top1 = [100 * run["test"]["top1"] for run in runs]

@@ -243,7 +243,16 @@ def main() -> None:
     for number in range(options.rounds):
         for name in names:
             print(f"round {number + 1}/{options.rounds}: {name}", file=sys.stderr, flush=True)
-            command = [sys.executable, __file__, "--weights", str(options.weights), "--case", name, "--steps", str(options.steps)]
+            command = [
+                sys.executable,
+                __file__,
+                "--weights",
+                str(options.weights),
+                "--case",
+                name,
+                "--steps",
+                str(options.steps),
+            ]
             found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             results[name]["seconds"] += found["seconds"]
             results[name]["memory_mb"].append(found["memory_mb"])
@@ -297,7 +306,9 @@ def reach(runs: Path, medians: dict[str, float]) -> None:
             if not folder.is_dir() or case not in medians:
                 continue
             at = next((row["step"] for row in epochs(folder) if row["val_top1"] >= goal), None)
-            told = f"{at} | {at * medians[case]:.1f} | {at * medians[case] / whole:.2f}" if at else "not reached | - | -"
+            told = (
+                f"{at} | {at * medians[case]:.1f} | {at * medians[case] / whole:.2f}" if at else "not reached | - | -"
+            )
             print(f"| {method} | {seed} | {goal:.3f} | {told} |")
 
 

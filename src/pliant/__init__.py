@@ -32,10 +32,15 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from pliant.adapt import load_adapted, restore, save
-    from pliant.backbone import fingerprint, load, replace_head
-    from pliant.errors import PliantError
-    from pliant.methods import disabled, plan
+    from pliant.adapt import load_adapted as load_adapted
+    from pliant.adapt import restore as restore
+    from pliant.adapt import save as save
+    from pliant.backbone import fingerprint as fingerprint
+    from pliant.backbone import load as load
+    from pliant.backbone import replace_head as replace_head
+    from pliant.errors import PliantError as PliantError
+    from pliant.methods import disabled as disabled
+    from pliant.methods import plan as plan
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
             raise _explained(path, OSError(errno.ENOSPC, "No space left on device")) from error
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _explained(path: Path, error: OSError) -> PliantError:

@@ -33,7 +33,21 @@ def pliant(monkeypatch, capsys):
     return call
 
 
-TINY = ("--model", "test_vit", "--random-init", "--img-size", "32", "--rank", "4", "--epochs", "2", "--lr", "1e-2", "--device", "cpu")
+TINY = (
+    "--model",
+    "test_vit",
+    "--random-init",
+    "--img-size",
+    "32",
+    "--rank",
+    "4",
+    "--epochs",
+    "2",
+    "--lr",
+    "1e-2",
+    "--device",
+    "cpu",
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +57,15 @@ def finished(tmp_path_factory):
 
     root = tmp_path_factory.mktemp("finished")
     data = write_images(root / "data", each=14)
-    chosen = {"model": "test_vit", "random_init": True, "img_size": 32, "rank": 4, "epochs": 8, "lr": 1e-2, "device": "cpu"}
+    chosen = {
+        "model": "test_vit",
+        "random_init": True,
+        "img_size": 32,
+        "rank": 4,
+        "epochs": 8,
+        "lr": 1e-2,
+        "device": "cpu",
+    }
     return adapt.run(adapt.settings(data=str(data), out=str(root / "run"), batch_size=8, **chosen)), data
 
 

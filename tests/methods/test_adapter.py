@@ -19,7 +19,11 @@ def test_golden_losses_and_logits(shared, number):
     """Losses of 8 SGD steps and the final logits of the published code, from its initial values."""
     golden = json.loads((shared / "golden/adapter_tiny.json").read_text())
     case, tensors = golden["cases"][number], load_file(shared / "golden/adapter_tiny.safetensors")
-    own = {key.removeprefix(case["tag"] + "."): value for key, value in tensors.items() if key.startswith(case["tag"] + ".")}
+    own = {
+        key.removeprefix(case["tag"] + "."): value
+        for key, value in tensors.items()
+        if key.startswith(case["tag"] + ".")
+    }
     model = tiny_vit(**golden["timm"])
     backbone = {key.removeprefix("backbone."): value for key, value in own.items() if key.startswith("backbone.")}
     model.load_state_dict(backbone, strict=True)
@@ -30,8 +34,14 @@ def test_golden_losses_and_logits(shared, number):
     assert len(adapters) == len(case["adapter_blocks"])
     for block in case["adapter_blocks"]:
         assert isinstance(model.blocks[block].adapter, Adapter)
-    for adapter, index in zip(adapters, sorted({int(k.split(".")[1]) for k in own if k.startswith("adapter_init.")}), strict=True):
-        values = {k.removeprefix(f"adapter_init.{index}."): v for k, v in own.items() if k.startswith(f"adapter_init.{index}.")}
+    for adapter, index in zip(
+        adapters, sorted({int(k.split(".")[1]) for k in own if k.startswith("adapter_init.")}), strict=True
+    ):
+        values = {
+            k.removeprefix(f"adapter_init.{index}."): v
+            for k, v in own.items()
+            if k.startswith(f"adapter_init.{index}.")
+        }
         adapter.load_state_dict(values, strict=True)
     images = next(value for key, value in own.items() if "images" in key)
     optimizer = torch.optim.SGD(made.parameters(model), lr=0.05, momentum=0.9)

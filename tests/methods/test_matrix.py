@@ -65,7 +65,9 @@ def test_everything_trained_gets_a_gradient_and_nothing_else(vit, case):
     F.cross_entropy(vit(torch.randn(4, 3, 32, 32)), torch.arange(4)).backward()
     for parameter_name, parameter in vit.named_parameters():
         assert parameter.requires_grad == (parameter_name in made.trained_names())
-        assert (parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)) == parameter.requires_grad, parameter_name
+        assert (parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)) == parameter.requires_grad, (
+            parameter_name
+        )
 
 
 def test_only_the_trained_part_changes(vit, case):

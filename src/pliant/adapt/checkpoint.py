@@ -43,13 +43,15 @@ class Position:
     done: bool = False
 
 
-def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position, scaler: dict | None) -> None:
+def save(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position, scaler: dict | None
+) -> None:
     """Write the trained parameters, the optimizer's state and the position.
 
     Raises:
         PliantError: the disk is full; the checkpoint before stays.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     tensors: dict[str, Tensor] = {f"model.{name}": value for name, value in learned_state(model).items()}
     for parameter, state in optimizer.state.items():
         tensors |= {f"optimizer.{key}.{names[parameter]}": torch.as_tensor(value) for key, value in state.items()

@@ -15,6 +15,7 @@ from pliant.adapt.learned import load_adapted
 from pliant.adapt.metrics import measure
 from pliant.adapt.settings import Settings
 from pliant.adapt.training import Tail, predict_logits
+from pliant.backbone import identity_of
 from pliant.data import ImageSet, Preprocess, list_images, load_image, open_set
 from pliant.errors import PliantError
 from pliant.methods import adaptation_of
@@ -46,11 +47,11 @@ def predict(folder: Path, paths: Sequence[Path], top: int = 1) -> tuple[list[dic
     model = load_adapted(folder)
     classes = _classes(model, folder)
     files, notes = list_images(paths)
-    preprocess = Preprocess.from_dict(model.pliant_identity.preprocess)
+    preprocess = Preprocess.from_dict(identity_of(model).preprocess)
     device = Accelerator().device
     model.to(device)
     forward = Tail(model, 0)
-    results = []
+    results: list[dict[str, Any]] = []
     for file in track(files, "predicting"):
         try:
             pixels = preprocess.evaluate(load_image(file))
@@ -71,7 +72,7 @@ def predict(folder: Path, paths: Sequence[Path], top: int = 1) -> tuple[list[dic
 def _logits(model: nn.Module, images: ImageSet, batch_size: int) -> torch.Tensor:
     accelerator = Accelerator()
     model.to(accelerator.device)
-    preprocess = Preprocess.from_dict(model.pliant_identity.preprocess)
+    preprocess = Preprocess.from_dict(identity_of(model).preprocess)
     inputs = Streamed(images, preprocess, lambda x: x, accelerator.device, batch_size)
     return predict_logits(model, Tail(model, 0), inputs, accelerator, Settings(data="", batch_size=batch_size))
 

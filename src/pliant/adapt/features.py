@@ -30,7 +30,8 @@ MEMORY_SHARE, DISK_SHARE = 0.25, 0.5
 class Inputs(Protocol):
     """A source of the trained part's inputs, by index."""
 
-    labels: np.ndarray
+    @property
+    def labels(self) -> np.ndarray: ...
 
     def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
         """Inputs (B, ...) of the images at `indices`, in float32 on the CPU or the device."""

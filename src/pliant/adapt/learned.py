@@ -24,7 +24,9 @@ WEIGHTS, CONFIG = "learned.safetensors", "learned.json"
 
 def learned_state(model: nn.Module) -> dict[str, Tensor]:
     """The trained parameters by name, and the buffers of a fully trained model: all that training can change."""
-    state = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    state: dict[str, Tensor] = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     if adaptation_of(model).method == "full":
         persistent = set(model.state_dict())
         state |= {name: buffer for name, buffer in model.named_buffers() if name in persistent}
@@ -107,7 +109,9 @@ def load_adapted(folder: str | Path) -> nn.Module:
     config = read_config(learned_folder(folder))
     named = config["backbone"]
     if "name" not in named:
-        raise PliantError(f"{folder}: does not name its backbone; load it yourself and use pliant.restore(model, folder)")
+        raise PliantError(
+            f"{folder}: does not name its backbone; load it yourself and use pliant.restore(model, folder)"
+        )
     kind, _, seed = named["weights"].partition(":")
     with torch.random.fork_rng(devices=[]):
         if kind == "random":  # the same seed gives the same weights; the fingerprint tells where it does not

@@ -21,6 +21,7 @@ from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
 from pliant.adapt.training import Trainer, predict_logits
+from pliant.backbone.weights import read_safetensors
 from pliant.data import Preprocess, Splits, open_splits
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_json, write_text
@@ -28,7 +29,13 @@ from pliant.memory import Memory, keep_freed_memory
 from pliant.methods import Plan, adaptation_of, method_named, plan
 from pliant.progress import say
 
-SETTINGS, SPLIT, LOG, SUMMARY, PREDICTIONS = "run.yaml", "split.json", "metrics.jsonl", "summary.json", "predictions.parquet"
+SETTINGS, SPLIT, LOG, SUMMARY, PREDICTIONS = (
+    "run.yaml",
+    "split.json",
+    "metrics.jsonl",
+    "summary.json",
+    "predictions.parquet",
+)
 
 
 def run(chosen: Settings, command: str | None = None) -> Path:
@@ -85,7 +92,7 @@ def resolve(chosen: Settings, model: nn.Module, device: torch.device) -> Setting
     # A rate given by hand scales the head's with it, unless that is given too.
     scale = lr / recipe.lr if isinstance(lr, float) and chosen.head_lr is None else 1.0
     defaults = {
-        "img_size": model.pliant_identity.img_size,
+        "img_size": backbone.identity_of(model).img_size,
         "epochs": recipe.epochs,
         "head_lr": recipe.head_lr * scale,
         "weight_decay": recipe.weight_decay,
@@ -104,11 +111,9 @@ def micro_batch(model: nn.Module, device: torch.device, chosen: Settings) -> int
     """
     if device.type != "cpu":
         return chosen.batch_size
-    width = anatomy.find(model).width
-    size = model.pliant_identity.img_size
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", 16)
-    patch = patch[0] if isinstance(patch, tuple) else patch
-    numbers_per_image = (size // int(patch)) ** 2 * width
+    size = backbone.identity_of(model).img_size
+    with torch.no_grad():
+        numbers_per_image = anatomy.stages(model)[0].run(torch.zeros(1, 3, size, size)).numel()
     return max(1, min(chosen.batch_size, round(2**18 / numbers_per_image)))
 
 
@@ -181,13 +186,15 @@ class _Job:
     def _introduce(self) -> None:
         from rich.console import Console
 
-        for note in (*self.splits.notes, *self.model.pliant_identity.notes):
+        for note in [*self.splits.notes, *backbone.identity_of(self.model).notes]:
             say(f"note: {note}")
         if self.splits.skipped:
             say(f"note: {len(self.splits.skipped)} unreadable images skipped: {', '.join(self.splits.skipped[:5])}")
         sizes = ", ".join(f"{len(part)} {name}" for name, part in self._parts())
         say(f"data: {self.splits.spec}, {len(self.splits.train.classes)} classes, images: {sizes}")
-        say(f"model: {self.model.pliant_identity.name} at {self.settings.img_size} px on {self.accelerator.device}")
+        say(
+            f"model: {backbone.identity_of(self.model).name} at {self.settings.img_size} px on {self.accelerator.device}"
+        )
         Console(stderr=True).print(self.plan)
 
     def _parts(self):
@@ -222,7 +229,7 @@ class _Job:
                     x = stage.run(x)
             return x
 
-        preprocess = Preprocess.from_dict(self.model.pliant_identity.preprocess)
+        preprocess = Preprocess.from_dict(backbone.identity_of(self.model).preprocess)
         chunk = int(self.settings.micro_batch or 1)
         return Streamed(images, preprocess, prefix, self.accelerator.device, chunk, augment, self.settings.seed)
 
@@ -234,7 +241,7 @@ class _Job:
         learned.save(self.model, self.folder / "learned", self.splits.train.classes)
 
     def _load_best(self) -> None:
-        state, _ = backbone.weights.read_safetensors(self.folder / "learned" / learned.WEIGHTS)
+        state, _ = read_safetensors(self.folder / "learned" / learned.WEIGHTS)
         self.model.load_state_dict(state, strict=False)
 
     def _test(self, trainer: Trainer, train: Inputs, val: Inputs) -> dict[str, Any]:
@@ -264,8 +271,8 @@ class _Job:
         (self.folder / checkpoint.NAME).unlink(missing_ok=True)
 
     def _summary(self, trainer: Trainer, result: dict[str, Any], train: Inputs) -> dict[str, Any]:
-        chosen, identity, position = self.settings, self.model.pliant_identity, trainer.position
-        kept = isinstance(train, Cached)
+        chosen, identity, position = self.settings, backbone.identity_of(self.model), trainer.position
+        kept = train if isinstance(train, Cached) else None
         file = self.folder / "learned" / learned.WEIGHTS
         return {
             "pliant": pliant.__version__,
@@ -275,7 +282,10 @@ class _Job:
             "data": {
                 "spec": self.splits.spec,
                 "classes": list(self.splits.train.classes),
-                **{name: len(part) for name, part in zip(("train", "val", "test"), (p for _, p in self._parts()), strict=True)},
+                **{
+                    name: len(part)
+                    for name, part in zip(("train", "val", "test"), (p for _, p in self._parts()), strict=True)
+                },
                 "notes": self.splits.notes,
                 "skipped": self.splits.skipped,
             },
@@ -294,15 +304,17 @@ class _Job:
                 "steps": position.step,
                 "best_epoch": position.best_epoch,
                 "seconds": round(position.seconds, 2),
-                "images_per_second": round(len(train.labels) * int(chosen.epochs or 0) / max(position.seconds, 1e-9), 1),
+                "images_per_second": round(
+                    len(train.labels) * int(chosen.epochs or 0) / max(position.seconds, 1e-9), 1
+                ),
                 "lr": chosen.lr,
                 "head_lr": chosen.head_lr,
                 "batch_size": chosen.batch_size,
                 "memory_mb": self.memory.parts(),
                 "cache": {
                     "stages": f"{self.plan.prefix[0]} to {self.plan.prefix[-1]}" if kept else "",
-                    "bytes": train.nbytes if kept else 0,
-                    "where": train.where if kept else "none",
+                    "bytes": kept.nbytes if kept else 0,
+                    "where": kept.where if kept else "none",
                 },
             },
             **result,
@@ -346,7 +358,9 @@ def _new_folder(chosen: Settings) -> Path:
         return Path("runs") / f"{base}-{number}"
     folder = Path(chosen.out)
     if (folder / SETTINGS).exists():
-        raise PliantError(f"--out {folder} already holds a run; continue it with --resume {folder} or name another folder")
+        raise PliantError(
+            f"--out {folder} already holds a run; continue it with --resume {folder} or name another folder"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not (folder / SPLIT).exists():
         raise PliantError(f"--out {folder} exists and is not an empty folder; name another one")
     return folder

@@ -68,7 +68,9 @@ class Settings(BaseModel):
         if self.views and self.augment == "none":
             raise ValueError("views needs an augmentation; give --augment flip or crop, or leave --views out")
         if self.cache in ("memory", "file") and not self.cacheable:
-            raise ValueError("fresh augmentation or mixing cannot be cached; give --views K fixed views, or --cache auto")
+            raise ValueError(
+                "fresh augmentation or mixing cannot be cached; give --views K fixed views, or --cache auto"
+            )
         return self
 
     @property

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from pliant.backbone.head import replace_head
-from pliant.backbone.identity import Identity, fingerprint
+from pliant.backbone.identity import Identity, fingerprint, identity_of
 from pliant.errors import PliantError
 
-__all__ = ["Identity", "fingerprint", "load", "replace_head"]
+__all__ = ["Identity", "fingerprint", "identity_of", "load", "replace_head"]
 
 
 def load(
@@ -51,5 +51,5 @@ def load(
     )
     model.eval()
     source = f"random:{seed}" if random_init else source
-    model.pliant_identity = Identity(name, source, preprocess["size"], preprocess, tuple(notes))
+    model.pliant_identity = Identity(name, source, preprocess["size"], preprocess, tuple(notes))  # type: ignore[assignment]
     return model

@@ -17,17 +17,19 @@ def replace_head(model: nn.Module, num_classes: int) -> nn.Linear:
         PliantError: the model has no place for a head.
     """
     path = anatomy.find(model).head
-    if path is None and hasattr(model, "reset_classifier"):
-        model.reset_classifier(num_classes)
+    reset = getattr(model, "reset_classifier", None)
+    if path is None and callable(reset):
+        reset(num_classes)
         path = anatomy.find(model).head
     if path is None:
         raise PliantError(f"{type(model).__name__} has no head to train; load it with num_classes=...")
     old = model.get_submodule(path)
+    assert isinstance(old, nn.Linear)
     head = nn.Linear(old.in_features, num_classes, device=old.weight.device, dtype=old.weight.dtype)
     nn.init.trunc_normal_(head.weight, std=0.02)
     nn.init.zeros_(head.bias)
     parent, _, last = path.rpartition(".")
     setattr(model.get_submodule(parent), last, head)
     if hasattr(model, "num_classes"):
-        model.num_classes = num_classes
+        setattr(model, "num_classes", num_classes)  # noqa: B010  (timm's own attribute, unknown to nn.Module)
     return head

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pliant import anatomy
+from pliant.errors import PliantError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class Identity:
     img_size: int
     preprocess: dict[str, Any]
     notes: tuple[str, ...] = field(default=())
+
+
+def identity_of(model: nn.Module) -> Identity:
+    """What `pliant.load` noted of a backbone. Raises PliantError where it was not loaded so."""
+    found = getattr(model, "pliant_identity", None)
+    if not isinstance(found, Identity):
+        raise PliantError("this model was not loaded by pliant.load, so its preprocessing is not known")
+    return found
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -35,7 +35,9 @@ def create(
 
     architecture = name.split(".")[0]
     if not timm.is_model(architecture):
-        raise PliantError(f"unknown model {name!r}{near(name, timm.list_models() + [PICO])}; `pliant models` lists them")
+        raise PliantError(
+            f"unknown model {name!r}{near(name, timm.list_models() + [PICO])}; `pliant models` lists them"
+        )
     if "." in name and weights is None and not random_init and name not in timm.list_pretrained(f"{architecture}.*"):
         raise PliantError(f"unknown weights {name!r}{near(name, timm.list_pretrained(architecture + '*'))}")
     config = timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -76,7 +78,9 @@ def _build(make, name: str, size: int, num_classes: int | None) -> nn.Module:
     patch = patch if isinstance(patch, tuple) else (patch, patch)
     if size % patch[0] or size % patch[1]:
         lower, upper = size // patch[0] * patch[0], (size // patch[0] + 1) * patch[0]
-        raise PliantError(f"--img-size {size} is not divisible by {name}'s patch of {patch[0]}; take {lower} or {upper}")
+        raise PliantError(
+            f"--img-size {size} is not divisible by {name}'s patch of {patch[0]}; take {lower} or {upper}"
+        )
     anatomy.find(model)
     return model
 

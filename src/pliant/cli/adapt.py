@@ -109,7 +109,9 @@ def _closing(work, out: str | None) -> None:
     try:
         folder = work()
     except Interrupted as stopped:
-        print(f"stopped; continue with: pliant adapt --resume {stopped.args[0] if stopped.args else out}", file=sys.stderr)
+        print(
+            f"stopped; continue with: pliant adapt --resume {stopped.args[0] if stopped.args else out}", file=sys.stderr
+        )
         raise typer.Exit(130) from None
     for line in headline(folder):
         print(line)

@@ -25,7 +25,9 @@ def models(
     for name in found:
         print(name)
     if not filter:
-        print("\nAlso: org/name of a Vision Transformer on the Hugging Face hub, or a local folder in transformers' layout.")
+        print(
+            "\nAlso: org/name of a Vision Transformer on the Hugging Face hub, or a local folder in transformers' layout."
+        )
 
 
 def data(as_json: Annotated[bool, Option("--json", help="Print one JSON list.")] = False) -> None:

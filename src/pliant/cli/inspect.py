@@ -36,7 +36,7 @@ def inspect(
         rows = [asdict(row) for row in plans["head"].rows]
         print(json.dumps({"anatomy": asdict(found), "parts": rows, "trained": trained}))
         return
-    _print(model, built.pliant_identity.img_size, found, plans)
+    _print(model, backbone.identity_of(built).img_size, found, plans)
 
 
 def _print(name: str, img_size: int, found, plans) -> None:
@@ -51,7 +51,11 @@ def _print(name: str, img_size: int, found, plans) -> None:
     for column in ("part", "where", "parameters", "share"):
         parts.add_column(column, justify="right" if column in ("parameters", "share") else "left")
     for row in plans["head"].rows:
-        where = ", ".join(found.paths(row.part, *([0] if row.blocks else []))) if row.part != "other" else "LayerScale and the like"
+        where = (
+            ", ".join(found.paths(row.part, *([0] if row.blocks else [])))
+            if row.part != "other"
+            else "LayerScale and the like"
+        )
         suffix = " (first block)" if row.blocks and row.part != "other" else ""
         parts.add_row(row.part, where + suffix, f"{row.parameters:,}", f"{row.share:.2%}")
     console.print(parts)

@@ -72,7 +72,6 @@ class AdapterMethod:
     name = "adapter"
     summary = "low-rank residual adapters after every k-th block (AdapterTune)"
     recipe = Recipe(lr=1e-3, head_lr=1e-3)
-    Options = AdapterOptions
 
     def options(self, name, given):
         return AdapterOptions(**given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 from torch import nn
@@ -39,7 +39,6 @@ class Method(Protocol):
     name: str
     summary: str
     recipe: Recipe
-    Options: ClassVar[type[Options]]
 
     def options(self, name: str, given: dict[str, Any]) -> Options:
         """The options of the method as named (`mha,fc1` carries its parts in its name)."""

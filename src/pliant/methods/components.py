@@ -19,7 +19,6 @@ class Components:
     name = "components"
     summary = "a comma list of ln1,mha,ln2,fc1,fc2,embed: those parts and the final norm"
     recipe = Recipe(lr=2e-4, head_lr=1e-3)
-    Options = ComponentOptions
 
     def options(self, name, given):
         parts = tuple(part.strip() for part in name.split(","))

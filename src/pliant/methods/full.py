@@ -11,7 +11,6 @@ class Full:
     name = "full"
     summary = "every parameter"
     recipe = Recipe(lr=3e-5, head_lr=1e-3, warmup=0.2)
-    Options = Options
 
     def options(self, name, given):
         return Options(**given)

@@ -9,7 +9,6 @@ class Head:
     name = "head"
     summary = "the new head alone; the backbone runs once"
     recipe = Recipe(lr=1e-2, head_lr=1e-2, weight_decay=1e-4, epochs=50)
-    Options = Options
 
     def options(self, name, given):
         return Options(**given)

@@ -96,7 +96,7 @@ class Plan:
         the new head its own rate.
         """
         named = dict(model.named_parameters())
-        groups = []
+        groups: list[dict[str, Any]] = []
         for part, names in (("body", [n for p, g in self.trained.items() if p != "head" for n in g]),
                             ("head", self.trained["head"])):  # fmt: skip
             decayed = [named[name] for name in names if named[name].ndim > 1]
@@ -137,9 +137,7 @@ class Plan:
         return capture.get().rstrip()
 
 
-def plan(
-    model: nn.Module, method: str = "adapter", *, blocks: str | Sequence[int] = "all", **options: Any
-) -> Plan:
+def plan(model: nn.Module, method: str = "adapter", *, blocks: str | Sequence[int] = "all", **options: Any) -> Plan:
     """Plan how to adapt `model`; the model itself is not touched.
 
     Args:
@@ -245,7 +243,9 @@ def _on_meta(model: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         stand_in = tensor.detach().to("meta")
-        memo[id(tensor)] = nn.Parameter(stand_in, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else stand_in
+        memo[id(tensor)] = (
+            nn.Parameter(stand_in, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else stand_in
+        )
     return copy.deepcopy(model, memo)
 
 
