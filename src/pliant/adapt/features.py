@@ -89,6 +89,28 @@ class Cached:
         return self.values.nbytes
 
 
+@dataclass
+class Sampled:
+    """Some of the images of `whole`."""
+
+    whole: Inputs
+    chosen: np.ndarray
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.whole.labels[self.chosen]
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
+        return self.whole.batch(self.chosen[indices], epoch)
+
+
+def sampled(whole: Inputs, most: int, seed: int) -> Inputs:
+    """`whole`, or at most `most` of its images, drawn by `seed`."""
+    if len(whole.labels) <= most:
+        return whole
+    return Sampled(whole, np.sort(np.random.default_rng(seed).permutation(len(whole.labels))[:most]))
+
+
 @dataclass(frozen=True)
 class CacheRequest:
     """Where to keep cached outputs, and what they are a function of: their key in the cache folder."""

@@ -7,6 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_calibration_error,
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
+)
 
 
 def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
@@ -16,13 +22,6 @@ def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     cross-entropy `loss`, per-class accuracy (None for a class without images) and the confusion matrix (rows are true
     classes).
     """
-    from torchmetrics.functional.classification import (
-        multiclass_accuracy,
-        multiclass_calibration_error,
-        multiclass_confusion_matrix,
-        multiclass_f1_score,
-    )
-
     classes = logits.shape[1]
     k = min(5, classes)
     logits = logits.float()

@@ -14,9 +14,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 import pliant
-from pliant import anatomy, backbone
+from pliant import anatomy, backbone, report
 from pliant.adapt import checkpoint, learned
-from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, human
+from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, human, sampled
 from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
@@ -29,13 +29,10 @@ from pliant.memory import Memory, keep_freed_memory
 from pliant.methods import Plan, adaptation_of, method_named, plan
 from pliant.progress import say
 
-SETTINGS, SPLIT, LOG, SUMMARY, PREDICTIONS = (
-    "run.yaml",
-    "split.json",
-    "metrics.jsonl",
-    "summary.json",
-    "predictions.parquet",
-)
+SETTINGS, SPLIT, LOG, SUMMARY = "run.yaml", "split.json", "metrics.jsonl", "summary.json"
+PREDICTIONS, REPORT = "predictions.parquet", "report.html"
+TRAIN_SAMPLE = 500
+"""Training images on which the gap between training and test accuracy is measured: enough for about a point."""
 
 
 def run(chosen: Settings, command: str | None = None) -> Path:
@@ -65,7 +62,9 @@ def resume(folder: Path) -> Path:
     """
     chosen = read_settings(folder / SETTINGS).model_copy(update={"out": str(folder)})
     if (folder / SUMMARY).is_file():
-        say(f"{folder} is finished; results are in {folder / 'report.html'}")
+        if not (folder / REPORT).is_file():
+            report.write(folder)
+        say(f"{folder} is finished; results are in {folder / REPORT}")
         return folder
     return _Job.prepare(chosen, folder, stored=read_json(folder / SPLIT)).finish(resume=True)
 
@@ -248,13 +247,12 @@ class _Job:
         """Metrics of the best checkpoint; the test set is read here, once."""
         test = self._streamed(self.splits.test)
         plain = self._streamed(self.splits.train) if self.settings.augment != "none" else train
+        parts = {"train": sampled(plain, TRAIN_SAMPLE, self.settings.seed), "val": val, "test": test}
         logits = {
-            "train": predict_logits(self.model, trainer.forward, plain, self.accelerator, self.settings),
-            "val": predict_logits(self.model, trainer.forward, val, self.accelerator, self.settings),
-            "test": predict_logits(self.model, trainer.forward, test, self.accelerator, self.settings),
+            name: predict_logits(self.model, trainer.forward, part, self.accelerator, self.settings)
+            for name, part in parts.items()
         }
-        result = {name: measure(logits[name], torch.tensor(part.labels))
-                  for name, part in (("train", train), ("val", val), ("test", test))}  # fmt: skip
+        result = {name: measure(logits[name], torch.tensor(part.labels)) for name, part in parts.items()}
         if self.main:
             keys = [self.splits.test.key(index) for index in range(len(self.splits.test))]
             table = predictions_table(logits["test"], torch.tensor(test.labels), keys)
@@ -262,8 +260,6 @@ class _Job:
         return result
 
     def _write(self, trainer: Trainer, result: dict[str, Any], train: Inputs) -> None:
-        from pliant import report
-
         write_json(self.folder / SUMMARY, self._summary(trainer, result, train))
         keys = {self.splits.test.key(index): index for index in range(len(self.splits.test))}
         hardest = {key: self.splits.test.image(keys[key]) for key in report.hardest(self.folder)}
@@ -344,7 +340,7 @@ def headline(folder: Path) -> list[str]:
         f"calibration error {test['ece']:.2%}); trained on {data['train']} images, gap train minus test "
         f"{100 * summary['gap']:.1f} points",
         f"learned: {trained:,} parameters, {human(summary['learned_bytes'])}, in {folder / 'learned'}",
-        f"report: {folder / 'report.html'}",
+        f"report: {folder / REPORT}",
     ]
 
 

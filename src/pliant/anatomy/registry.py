@@ -73,7 +73,7 @@ def attribute(owner: object, dotted: str) -> object:
     return owner
 
 
-_HOW_TO = '''\
+_HOW_TO = """\
     from pliant.anatomy import Anatomy, Block, register
 
     class MyFamily:
@@ -90,4 +90,4 @@ _HOW_TO = '''\
         def pool(self, model, tokens): return model.norm(tokens)[:, 0]
         def classify(self, model, pooled): return model.head(pooled)
 
-    register(MyFamily())'''
+    register(MyFamily())"""

@@ -97,9 +97,7 @@ class Preprocess:
         image = _middle(image)
         width, height = image.size
         short = math.floor(self.size / self.crop_pct)
-        resized = (
-            (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-        )
+        resized = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
         if resized != image.size:
             image = image.resize(resized, self._filter)
         left, top = (round((side - self.size) / 2.0) for side in resized)
