@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pliant.backbone import replace_head as replace_head
     from pliant.errors import PliantError as PliantError
     from pliant.methods import disabled as disabled
-    from pliant.methods import plan as plan
+    from pliant.methods import plan as plan  # type: ignore[no-redef]
 
 
 def __getattr__(name: str) -> Any:

@@ -127,3 +127,24 @@ def test_the_shared_backbone_loads(shared):
     model = pliant.load("vit_small_patch14_dinov2", weights=path, num_classes=10, img_size=112)
     assert model.blocks[0].ls1.gamma.unique().numel() > 10  # LayerScale is the file's, not its initial value
     assert model.pliant_identity.notes[0] == "position grid resampled from 1370 to 65 tokens"
+
+
+def test_both_heads_of_a_distilled_model_are_replaced(tmp_path):
+    torch.manual_seed(0)
+    model = pliant.load("deit_tiny_distilled_patch16_224", img_size=32, num_classes=7, random_init=True)
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    loaded = pliant.load(
+        "deit_tiny_distilled_patch16_224", weights=tmp_path / "w.safetensors", img_size=32, num_classes=3
+    )
+    assert loaded.head.out_features == loaded.head_dist.out_features == 3
+    assert loaded(torch.randn(1, 3, 32, 32)).shape == (1, 3)
+    assert pliant.fingerprint(model) == pliant.fingerprint(loaded)
+    plan = pliant.plan(loaded, "adapter", rank=4)
+    assert {"head.weight", "head_dist.weight"} <= set(plan.trained["head"])
+
+
+def test_lora_refuses_layers_that_it_would_not_reach():
+    model = pliant.load("eva02_tiny_patch14_224", img_size=28, num_classes=3, random_init=True)
+    with pytest.raises(PliantError, match="LoRA cannot reach blocks.0.attn.qkv"):
+        pliant.plan(model, "lora")
+    pliant.plan(model, "lora", targets=("proj",))

@@ -38,7 +38,8 @@ def mix(inputs: Tensor, targets: Tensor, mixup: float, cutmix: float, seed: int,
         return inputs, targets
     rng = np.random.default_rng([seed, step, 0x313])
     use_cutmix = bool(cutmix) and (not mixup or rng.random() < 0.5)
-    weight = float(rng.beta(*(2 * [cutmix if use_cutmix else mixup])))
+    alpha = cutmix if use_cutmix else mixup
+    weight = float(rng.beta(alpha, alpha))
     other = torch.from_numpy(rng.permutation(len(inputs))).to(inputs.device)
     if use_cutmix:
         height, width = inputs.shape[-2:]

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """The user asked to stop; what was done so far is saved."""
+    """The user asked to stop; what was done so far is saved. As a string: the run folder to resume."""
 
 
 class Interrupt:

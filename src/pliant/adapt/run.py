@@ -17,6 +17,7 @@ import pliant
 from pliant import anatomy, backbone, report
 from pliant.adapt import checkpoint, learned
 from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, human, sampled
+from pliant.adapt.interrupt import Interrupted
 from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
@@ -51,7 +52,7 @@ def run(chosen: Settings, command: str | None = None) -> Path:
         write_json(folder / "command.json", {"command": command or "pliant.adapt.run(...)"})
         # Last of the three: a folder with a run.yaml can be resumed.
         write_text(folder / SETTINGS, settings_yaml(job.settings))
-    return job.finish(resume=False)
+    return _stoppable(job, resume=False)
 
 
 def resume(folder: Path) -> Path:
@@ -66,7 +67,14 @@ def resume(folder: Path) -> Path:
             report.write(folder)
         say(f"{folder} is finished; results are in {folder / REPORT}")
         return folder
-    return _Job.prepare(chosen, folder, stored=read_json(folder / SPLIT)).finish(resume=True)
+    return _stoppable(_Job.prepare(chosen, folder, stored=read_json(folder / SPLIT)), resume=True)
+
+
+def _stoppable(job: _Job, resume: bool) -> Path:
+    try:
+        return job.finish(resume)
+    except (Interrupted, KeyboardInterrupt):
+        raise Interrupted(job.folder) from None
 
 
 def build(chosen: Settings, num_classes: int) -> tuple[nn.Module, Plan]:

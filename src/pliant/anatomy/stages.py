@@ -40,7 +40,7 @@ def _block_stages(model: nn.Module, family, index: int, path: str) -> list[Stage
     found = [Stage(f"block.{index}", (path,), lambda x: family.block(model, inner, x))]
     parent, _, last = path.rpartition(".")
     if last == "block" and isinstance(wrapper := model.get_submodule(parent), BlockWrapper):
-        added = tuple(f"{parent}.{name}" for name, _ in wrapper.named_children() if name != "block")
+        added = tuple(f"{parent}.{name}" for name, _ in wrapper.named_parameters() if not name.startswith("block."))
         found.append(Stage(f"after.{index}", added, wrapper.after))
     return found
 

@@ -47,7 +47,7 @@ def fingerprint(model: nn.Module) -> str:
     is not bit-equal on every machine.
     """
     described = anatomy.find(model)
-    skipped = tuple(path for path in (described.head, described.positions) if path)
+    skipped = (*described.paths("head"), *([described.positions] if described.positions else []))
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if any(name == path or name.startswith(path + ".") for path in skipped):

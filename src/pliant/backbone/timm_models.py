@@ -54,7 +54,7 @@ def create(
         return model, preprocess, "random", ["weights are random, as asked for by --random-init"]
     file = weights or _download(name, config)
     state, _ = read_safetensors(file)
-    source = str(weights) if weights else f"hub:{config.hf_hub_id}"
+    source = str(weights) if weights else f"hub:{name}"
     return model, preprocess, source, _fill(model, state, source)
 
 
@@ -94,16 +94,16 @@ def _fill(model: nn.Module, state: dict, source: str) -> list[str]:
     if grid is not None and grid.shape != state[described.positions].shape:
         old, new = grid.shape[-2], state[described.positions].shape[-2]
         notes.append(f"position grid resampled from {old} to {new} tokens")
-    head = described.head
-    width = state[f"{head}.weight"].shape[0] if head and f"{head}.weight" in state else None
-    if width is None or (head and width != model.get_submodule(head).out_features):
-        state = {key: value for key, value in state.items() if not (head and key.startswith(head + "."))}
-        if head:
-            classes = model.get_submodule(head).out_features
+    heads = described.paths("head")
+    for head in heads:
+        width = state[f"{head}.weight"].shape[0] if f"{head}.weight" in state else None
+        classes = model.get_submodule(head).out_features
+        if width != classes:
+            state = {key: value for key, value in state.items() if not key.startswith(head + ".")}
             was = f"the head of {width} classes is replaced by" if width else "the weights have no head; it gets"
             notes.append(f"{was} a new one of {classes} classes")
-    if not head:  # a model without a head drops the file's
-        state = {key: value for key, value in state.items() if not key.startswith("head.")}
+    if not heads:  # a model without a head drops the file's
+        state = {key: value for key, value in state.items() if not key.startswith(("head.", "head_dist."))}
     load_strict(model, state, source, optional=described.paths("head"))
     return notes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from typer import Argument, Context, Option
 
 from pliant.errors import PliantError
+from pliant.progress import say
 
 _WHAT, _DATA, _TRAIN, _MACHINE = "What", "Data", "Training", "Machine"
 
@@ -86,7 +88,7 @@ def start(**given: Any) -> None:
 
     command = shlex.join(["pliant", *sys.argv[1:]])
     chosen = settings(**given)
-    _closing(lambda: run(chosen, command), chosen.out)
+    _closing(lambda: run(chosen, command))
 
 
 def _continue(context: Context, folder: Path, data: str | None) -> None:
@@ -100,18 +102,16 @@ def _continue(context: Context, folder: Path, data: str | None) -> None:
             f"--resume continues {folder} with the settings and the schedule it began with, so --{option} cannot be "
             "changed; start a new run with --out instead"
         )
-    _closing(lambda: resume(folder), str(folder))
+    _closing(lambda: resume(folder))
 
 
-def _closing(work, out: str | None) -> None:
+def _closing(work: Callable[[], Path]) -> None:
     from pliant.adapt import Interrupted, headline
 
     try:
         folder = work()
     except Interrupted as stopped:
-        print(
-            f"stopped; continue with: pliant adapt --resume {stopped.args[0] if stopped.args else out}", file=sys.stderr
-        )
+        say(f"stopped; continue with: pliant adapt --resume {stopped}")
         raise typer.Exit(130) from None
     for line in headline(folder):
         print(line)

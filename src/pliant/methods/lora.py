@@ -35,6 +35,11 @@ class Lora:
 
         check_rank(options.rank, anatomy.width)
         paths = [path for b in blocks for target in options.targets for path in getattr(anatomy.blocks[b], target)]
+        if bypassed := [path for b in blocks for path in anatomy.blocks[b].read_directly if path in paths]:
+            raise PliantError(
+                f"LoRA cannot reach {bypassed[0]}: this attention reads its weights without calling the layer; "
+                "take --targets proj,fc1,fc2, or another method"
+            )
         modules = dict(model.named_modules())  # qkv may list bare biases besides the layers
         config = LoraConfig(r=options.rank, lora_alpha=options.alpha, target_modules=[p for p in paths if p in modules])
         inject_adapter_in_model(config, model)
