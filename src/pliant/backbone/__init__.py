@@ -41,7 +41,7 @@ def load(
     file = Path(weights).expanduser() if weights is not None else None
     if file is not None and random_init:
         raise PliantError("--weights and --random-init contradict each other; give one")
-    if "/" in name or Path(name).is_dir():
+    if "/" in name or (Path(name) / "config.json").is_file():
         from pliant.backbone.hub_transformers import create
     else:
         from pliant.backbone.timm_models import create
