@@ -80,7 +80,7 @@ def test_adapt_then_evaluate_then_predict(pliant, tmp_path):
     code, out, _ = pliant("evaluate", tmp_path / "a", "--data", new, "--json")
     assert code == 0 and json.loads(out)["images"] == 15
     code, out, _ = pliant("predict", tmp_path / "a", new / "owl", "--json")
-    found = [json.loads(line) for line in out.splitlines()]
+    found = json.loads(out)["images"]
     assert code == 0 and len(found) == 5
     assert sum(row["predictions"][0]["class"] == "owl" for row in found) >= 4
 
@@ -216,11 +216,11 @@ def test_inspect(pliant):
 
 def test_models_and_data(pliant):
     code, out, _ = pliant("models", "--filter", "dinov2", "--json")
-    assert code == 0 and "vit_small_patch14_dinov2.lvd142m" in json.loads(out)
+    assert code == 0 and "vit_small_patch14_dinov2.lvd142m" in json.loads(out)["models"]
     code, out, _ = pliant("models")
     assert out.splitlines()[0] == "pico"
     code, out, _ = pliant("data", "--json")
-    assert {"cifar10", "digits"} <= {row["name"] for row in json.loads(out)}
+    assert {"cifar10", "digits"} <= {row["name"] for row in json.loads(out)["data"]}
     assert pliant("data")[0] == 0
 
 

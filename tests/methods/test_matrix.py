@@ -201,3 +201,23 @@ def test_layer_scale_survives(tmp_path):
     x = train(model, made)
     pliant.save(model, tmp_path)
     assert torch.equal(pliant.restore(again, tmp_path)(x), model(x))
+
+
+def test_gradient_checkpointing_gives_equal_gradients():
+    """Frozen first layers under (non-reentrant) checkpointing must not cut the gradient."""
+    gradients = []
+    for on in (False, True):
+        model = tiny_vit()
+        torch.manual_seed(0)
+        made = plan(model, "adapter", rank=4)
+        made.apply(model)
+        for name, parameter in model.named_parameters():
+            if ".up." in name:
+                torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(1))
+        model.set_grad_checkpointing(on)
+        x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+        F.cross_entropy(model(x), torch.arange(4)).backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad})
+    assert all(bool(g.abs().sum() > 0) for g in gradients[0].values())
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name])

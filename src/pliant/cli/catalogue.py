@@ -10,7 +10,7 @@ from typer import Option
 
 def models(
     filter: Annotated[str | None, Option(help="Only names that contain this.")] = None,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON list.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Backbones that can be named: the embedded one, and timm's pretrained Vision Transformers.
 
@@ -20,7 +20,7 @@ def models(
 
     found = [name for name in names() if not filter or filter.lower() in name.lower()]
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps({"models": found}))
         return
     for name in found:
         print(name)
@@ -30,7 +30,7 @@ def models(
         )
 
 
-def data(as_json: Annotated[bool, Option("--json", help="Print one JSON list.")] = False) -> None:
+def data(as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False) -> None:
     """Data that can be named, besides folders of images and parquet files.
 
     [bold]Example[/bold]: pliant data
@@ -41,7 +41,7 @@ def data(as_json: Annotated[bool, Option("--json", help="Print one JSON list.")]
 
     found = catalogue()
     if as_json:
-        print(json.dumps([asdict(source) for source in found]))
+        print(json.dumps({"data": [asdict(source) for source in found]}))
         return
     from rich.console import Console
     from rich.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -48,7 +48,7 @@ def predict(
     run: Annotated[Path, Argument(help="Run folder, or what pliant.save wrote.")],
     images: Annotated[list[Path], Argument(help="Images, or folders of images.")],
     top: Annotated[int, Option(min=1, help="How many classes an image.")] = 1,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object an image, one a line.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Name the class of images.
 
@@ -59,13 +59,18 @@ def predict(
     results, notes = name(run, images, top)
     for note in notes:
         say(f"note: {note}")
+    if as_json:
+        print(json.dumps({"images": results, "notes": notes}, ensure_ascii=False))
+    else:
+        _print(results)
+    if all("error" in result for result in results):
+        raise typer.Exit(2)
+
+
+def _print(results: list[dict[str, Any]]) -> None:
     for result in results:
-        if as_json:
-            print(json.dumps(result, ensure_ascii=False))
-        elif "error" in result:
+        if "error" in result:
             say(f"{result['file']}: {result['error']}")
         else:
             best = ", ".join(f"{found['class']} {found['probability']:.1%}" for found in result["predictions"])
             print(f"{result['file']}: {best}")
-    if all("error" in result for result in results):
-        raise typer.Exit(2)
