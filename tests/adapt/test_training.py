@@ -219,6 +219,23 @@ def test_a_moved_run_resumes(small, tmp_path):
     assert_same(straight, adapt.resume(tmp_path / "moved"))
 
 
+def test_resuming_on_other_weights_is_refused(small, tmp_path):
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    state = backbone.load("test_vit", img_size=32, num_classes=3, random_init=True).state_dict()
+    weights = tmp_path / "w.safetensors"
+    save_file(state, weights)
+    small = {**small, "random_init": False, "weights": str(weights)}
+    out = tmp_path / "killed"
+    subprocess.run(
+        [sys.executable, "-c", COMMAND, "x", "6", "kill", *command({k: v for k, v in small.items() if v}, out)]
+    )
+    save_file({name: value + 1 for name, value in state.items()}, weights)
+    with pytest.raises(PliantError, match="not those that the run began with"):
+        adapt.resume(out)
+
+
 def test_a_loss_that_is_not_finite_stops_with_advice(small, tmp_path, monkeypatch):
     original = training.Trainer._update
 

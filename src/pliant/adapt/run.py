@@ -31,7 +31,7 @@ from pliant.methods import Plan, adaptation_of, method_named, plan
 from pliant.progress import say
 
 SETTINGS, SPLIT, LOG, SUMMARY = "run.yaml", "split.json", "metrics.jsonl", "summary.json"
-PREDICTIONS, REPORT = "predictions.parquet", "report.html"
+START, PREDICTIONS, REPORT = "start.json", "predictions.parquet", "report.html"
 TRAIN_SAMPLE = 500
 """Training images on which the gap between training and test accuracy is measured: enough for about a point."""
 
@@ -49,7 +49,8 @@ def run(chosen: Settings, command: str | None = None) -> Path:
     job = _Job.prepare(chosen.model_copy(update={**places, "out": str(folder)}), folder, stored=None)
     if job.main:
         write_json(folder / SPLIT, job.splits.to_dict())
-        write_json(folder / "command.json", {"command": command or "pliant.adapt.run(...)"})
+        mark = adaptation_of(job.model).fingerprint
+        write_json(folder / START, {"command": command or "pliant.adapt.run(...)", "fingerprint": mark})
         # Last of the three: a folder with a run.yaml can be resumed.
         write_text(folder / SETTINGS, settings_yaml(job.settings))
     return _stoppable(job, resume=False)
@@ -67,7 +68,12 @@ def resume(folder: Path) -> Path:
             report.write(folder)
         say(f"{folder} is finished; results are in {folder / REPORT}")
         return folder
-    return _stoppable(_Job.prepare(chosen, folder, stored=read_json(folder / SPLIT)), resume=True)
+    job = _Job.prepare(chosen, folder, stored=read_json(folder / SPLIT))
+    if adaptation_of(job.model).fingerprint != read_json(folder / START)["fingerprint"]:
+        raise PliantError(
+            f"{folder}: the weights of {chosen.model} are not those that the run began with; restore them"
+        )
+    return _stoppable(job, resume=True)
 
 
 def _stoppable(job: _Job, resume: bool) -> Path:
@@ -94,7 +100,7 @@ def build(chosen: Settings, num_classes: int) -> tuple[nn.Module, Plan]:
 
 def resolve(chosen: Settings, model: nn.Module, device: torch.device) -> Settings:
     """Fill in the method's defaults; only `lr: auto` may stay open."""
-    recipe = method_named(chosen.method).recipe
+    recipe = method_named(chosen.method).recipe(chosen.method)
     lr = chosen.lr if chosen.lr is not None else recipe.lr
     # A rate given by hand scales the head's with it, unless that is given too.
     scale = lr / recipe.lr if isinstance(lr, float) and chosen.head_lr is None else 1.0
@@ -280,7 +286,7 @@ class _Job:
         file = self.folder / "learned" / learned.WEIGHTS
         return {
             "pliant": pliant.__version__,
-            "command": read_json(self.folder / "command.json")["command"],
+            "command": read_json(self.folder / START)["command"],
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "environment": environment(self.accelerator.device),
             "data": {

@@ -18,7 +18,7 @@ def best_rate(chosen: Settings, template: Trainer, say: Callable[[str], None]) -
 
     The model is left exactly as it was. Ties go to the lower validation loss.
     """
-    recipe = method_named(chosen.method).recipe
+    recipe = method_named(chosen.method).recipe(chosen.method)
     brief = max(1, int(chosen.epochs or 1) // 5)
     start = {name: tensor.detach().clone() for name, tensor in learned_state(template.model).items()}
     results = []

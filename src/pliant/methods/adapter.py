@@ -71,7 +71,9 @@ class AdapterOptions(Options):
 class AdapterMethod:
     name = "adapter"
     summary = "low-rank residual adapters after every k-th block (AdapterTune)"
-    recipe = Recipe(lr=1e-3, head_lr=1e-3)
+
+    def recipe(self, name):
+        return Recipe(lr=1e-3, head_lr=1e-3)
 
     def options(self, name, given):
         return AdapterOptions(**given)

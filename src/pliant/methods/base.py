@@ -38,7 +38,10 @@ class Method(Protocol):
 
     name: str
     summary: str
-    recipe: Recipe
+
+    def recipe(self, name: str) -> Recipe:
+        """What the method as named trains well with."""
+        ...
 
     def options(self, name: str, given: dict[str, Any]) -> Options:
         """The options of the method as named (`mha,fc1` carries its parts in its name)."""

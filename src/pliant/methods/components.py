@@ -18,11 +18,14 @@ class Components:
 
     name = "components"
     summary = "a comma list of ln1,mha,ln2,fc1,fc2,embed: those parts and the final norm"
-    recipe = Recipe(lr=2e-4, head_lr=1e-3)
+
+    def recipe(self, name):
+        # Gains and biases of norms are few and of order one: they bear, and need, rates that would ruin matrices.
+        norms_alone = set(_parts(name)) <= {"ln1", "ln2"}
+        return Recipe(lr=3e-3, head_lr=3e-3) if norms_alone else Recipe(lr=2e-4, head_lr=1e-3)
 
     def options(self, name, given):
-        parts = tuple(part.strip() for part in name.split(","))
-        return ComponentOptions(parts=tuple(part for part in TUNABLE if part in parts), **given)
+        return ComponentOptions(parts=_parts(name), **given)
 
     def insert(self, model, anatomy, blocks, options):
         pass
@@ -36,6 +39,12 @@ class Components:
                 raise PliantError(f"{anatomy.family} has no parameters in {part!r}")
         groups["norm"] = parameter_names(model, anatomy.norm)
         return {part: names for part, names in groups.items() if names}
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """The parts that a method's name lists, in the order of the forward pass."""
+    named = {part.strip() for part in name.split(",")}
+    return tuple(part for part in (*PARTS, "embed") if part in named)
 
 
 register(Components())

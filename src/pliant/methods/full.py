@@ -10,7 +10,9 @@ from pliant.methods.base import Options, Recipe, parameter_names, register
 class Full:
     name = "full"
     summary = "every parameter"
-    recipe = Recipe(lr=3e-5, head_lr=1e-3, warmup=0.2)
+
+    def recipe(self, name):
+        return Recipe(lr=3e-5, head_lr=1e-3, warmup=0.2)
 
     def options(self, name, given):
         return Options(**given)

@@ -8,7 +8,9 @@ from pliant.methods.base import Options, Recipe, register
 class Head:
     name = "head"
     summary = "the new head alone; the backbone runs once"
-    recipe = Recipe(lr=1e-2, head_lr=1e-2, weight_decay=1e-4, epochs=50)
+
+    def recipe(self, name):
+        return Recipe(lr=1e-2, head_lr=1e-2, weight_decay=1e-4, epochs=50)
 
     def options(self, name, given):
         return Options(**given)

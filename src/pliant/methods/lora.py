@@ -22,7 +22,9 @@ class Lora:
 
     name = "lora"
     summary = "PEFT's LoRA, on the query, key and value projections by default (--targets)"
-    recipe = Recipe(lr=1e-3, head_lr=1e-3)
+
+    def recipe(self, name):
+        return Recipe(lr=1e-3, head_lr=1e-3)
 
     def options(self, name, given):
         options = LoraOptions(**given)
