@@ -63,7 +63,8 @@ class AdaptedBlock(BlockWrapper):
 
 class AdapterOptions(Options):
     rank: int = 16
-    alpha: float = Field(default=1.0, gt=0)
+    # The paper has 1. With the rate raised as alpha falls, Down learns faster at the same speed of Up: docs/defaults.md.
+    alpha: float = Field(default=0.3, gt=0)
     init: Literal["zero", "small"] = "zero"
     every: int = Field(default=1, ge=1)
 
@@ -73,7 +74,7 @@ class AdapterMethod:
     summary = "low-rank residual adapters after every k-th block (AdapterTune)"
 
     def recipe(self, name):
-        return Recipe(lr=1e-3, head_lr=1e-3)
+        return Recipe(lr=5e-3, head_lr=3e-3)
 
     def options(self, name, given):
         return AdapterOptions(**given)

@@ -12,7 +12,7 @@ class Full:
     summary = "every parameter"
 
     def recipe(self, name):
-        return Recipe(lr=3e-5, head_lr=1e-3, warmup=0.2)
+        return Recipe(lr=5e-5, head_lr=1e-3, warmup=0.2)
 
     def options(self, name, given):
         return Options(**given)

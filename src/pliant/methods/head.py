@@ -10,7 +10,7 @@ class Head:
     summary = "the new head alone; the backbone runs once"
 
     def recipe(self, name):
-        return Recipe(lr=1e-2, head_lr=1e-2, weight_decay=1e-4, epochs=50)
+        return Recipe(lr=1e-2, head_lr=1e-2, weight_decay=1e-4)
 
     def options(self, name, given):
         return Options(**given)
