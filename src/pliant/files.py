@@ -15,6 +15,9 @@ from pliant.errors import PliantError
 if TYPE_CHECKING:
     from torch import Tensor
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+
 
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` fill a temporary neighbour of `path`, sync it, and move it into place.
@@ -26,6 +29,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
+        temporary.chmod(0o666 & ~_UMASK)  # safetensors makes files that nobody else can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
