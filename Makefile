@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint page clean
+.PHONY: demo test lint clean
 
 demo: $(STAMP)
 	$(BIN)/pliant demo

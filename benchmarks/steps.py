@@ -92,7 +92,7 @@ def ours(method: str, cache: bool, **options) -> Callable:
 
         from pliant import anatomy
         from pliant.adapt import settings
-        from pliant.adapt.run import resolve
+        from pliant.adapt.defaults import micro_batch, resolve
         from pliant.adapt.training import Trainer
         from pliant.memory import keep_freed_memory
         from pliant.methods import plan
@@ -120,8 +120,8 @@ def ours(method: str, cache: bool, **options) -> Callable:
                 with torch.no_grad():
                     return torch.cat([self.prefix(part) for part in images[indices].split(micro)])
 
-        chosen = resolve(settings(data="", method=method, epochs=1000), model, accelerator.device)
-        micro = int(chosen.micro_batch or BATCH)
+        chosen = resolve(settings(data="", method=method, epochs=1000), model, accelerator.device, len(made.prefix))
+        micro = micro_batch(model, accelerator.device, BATCH, 0)
         source = Source()
         trainer = Trainer(chosen, accelerator, model, made, source, source, CLASSES)
         order = np.arange(BATCH)
@@ -145,6 +145,9 @@ CASES: dict[str, Callable] = {
     "adapters r=16 (plain, as the paper)": paper_adapters,
     "adapters r=16 (pliant)": ours("adapter", cache=True, rank=16),
     "adapters r=16 (pliant, fresh images)": ours("adapter", cache=False, rank=16),
+    "LayerNorms only (pliant)": ours("ln1,ln2", cache=True),
+    "mha (pliant)": ours("mha", cache=True),
+    "fc1 (pliant)": ours("fc1", cache=True),
     "adapters r=16, last 3 (uncached)": ours("adapter", cache=False, rank=16, blocks="last:3"),
     "adapters r=16, last 3 (cached)": ours("adapter", cache=True, rank=16, blocks="last:3"),
 }
@@ -159,6 +162,7 @@ def floors(tokens=65, width=384, depth=12) -> dict[str, float]:
     block = 2 * tokens * 12 * width**2 + 4 * tokens**2 * width  # projections and MLP, attention
     forward, inward = depth * block, depth * block  # `inward`: gradients of inputs, as costly as the forward pass
     embed = 2 * (tokens - 1) * 3 * 14**2 * width
+    qkv = 2 * tokens * 3 * width**2  # the first block's: nothing trained lies before it
     weights = depth * 2 * tokens * 12 * width**2
     adapter = 2 * tokens * 2 * width * 16
     lora = 2 * tokens * 16 * (width + 3 * width)
@@ -167,11 +171,14 @@ def floors(tokens=65, width=384, depth=12) -> dict[str, float]:
         "head only, cached": 6 * width * CLASSES,
         "LayerNorms only (plain)": embed + forward + inward,
         "full (plain)": embed + forward + inward + weights,
-        "LoRA r=16 on qkv (PEFT, plain)": embed + forward + inward - block + 3 * depth * lora,
-        "LoRA r=16 on qkv (PEFT, pliant)": forward + inward - block + 3 * depth * lora,
+        "LoRA r=16 on qkv (PEFT, plain)": embed + forward + inward - qkv + 3 * depth * lora,
+        "LoRA r=16 on qkv (PEFT, pliant)": forward + inward - qkv + 3 * depth * lora,
         "adapters r=16 (plain, as the paper)": embed + forward + inward - block + 3 * depth * adapter,
         "adapters r=16 (pliant)": forward + inward - 2 * block + 3 * depth * adapter,
         "adapters r=16 (pliant, fresh images)": embed + forward + inward - block + 3 * depth * adapter,
+        "LayerNorms only (pliant)": forward + inward,
+        "mha (pliant)": forward + inward - qkv + weights / 3,
+        "fc1 (pliant)": forward + inward - block + weights / 3,
         "adapters r=16, last 3 (uncached)": embed + forward + 2 * block + 9 * adapter,
         "adapters r=16, last 3 (cached)": 4 * block + 9 * adapter,
     }
@@ -281,7 +288,7 @@ def report(results: dict[str, dict], runs: Path | None) -> None:
     ):
         if first in medians and second in medians:
             print(f"\n{second}: {medians[first] / medians[second]:.1f} times faster than {first}")
-    if runs:
+    if runs and base:
         reach(runs, medians)
 
 
@@ -294,7 +301,8 @@ def reach(runs: Path, medians: dict[str, float]) -> None:
         return [row for row in rows if row["kind"] == "epoch"]
 
     cost = {"lora": REFERENCE, "adapter": "adapters r=16 (pliant)", "head": "head only, cached", "full": "full (plain)",
-            "ln1,ln2": "LayerNorms only (plain)", "adapter-last3": "adapters r=16, last 3 (cached)"}  # fmt: skip
+            "ln1,ln2": "LayerNorms only (pliant)", "mha": "mha (pliant)", "fc1": "fc1 (pliant)",
+            "adapter-last3": "adapters r=16, last 3 (cached)"}  # fmt: skip
     print("\n| method | seed | validation top-1 at LoRA's end | steps to it | seconds to it | of LoRA's |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for lora in sorted(runs.glob("lora-*")):

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("adapt", "anatomy", "backbone", "data", "methods"):
+        return import_module(f"pliant.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'pliant' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

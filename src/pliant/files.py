@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -28,24 +29,38 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_orphans(path)
         write(temporary)
         temporary.chmod(0o666 & ~_UMASK)  # safetensors makes files that nobody else can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise _explained(path, error) from error
+        raise explained(path, error) from error
     except Exception as error:
         # safetensors reports a full disk as an error type of its own, with the reason in its text.
         if "os error 28" in str(error).lower() or "no space left" in str(error).lower():
-            raise _explained(path, OSError(errno.ENOSPC, "No space left on device")) from error
+            raise explained(path, OSError(errno.ENOSPC, "No space left on device")) from error
         raise
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def _explained(path: Path, error: OSError) -> PliantError:
+def remove_orphans(path: Path) -> None:
+    """Delete the temporary neighbours of `path` whose writers were killed."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        process = temporary.name.rsplit(".", 2)[1]
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            temporary.unlink(missing_ok=True)
+        except (ValueError, PermissionError):
+            continue
+
+
+def explained(path: Path, error: OSError) -> PliantError:
+    """What an error of writing to `path` means for a user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return PliantError(f"{path}: the disk is full; what was saved before is intact, free some space and --resume")
     return PliantError(f"{path}: cannot be written ({error.strerror or error})")

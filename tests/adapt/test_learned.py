@@ -129,3 +129,10 @@ def test_an_identity_comes_back_without_a_network(tmp_path, monkeypatch):
     weights.unlink()
     with pytest.raises(PliantError, match=r"base.safetensors: no such file"):
         pliant.load_adapted(tmp_path / "out")
+
+
+def test_what_is_saved_does_not_depend_on_what_was_frozen_later(vit, tmp_path):
+    plan(vit, "adapter", rank=4).apply(vit)
+    vit.requires_grad_(False)
+    pliant.save(vit, tmp_path)
+    assert "blocks.0.adapter.up.weight" in load_file(tmp_path / "learned.safetensors")

@@ -74,6 +74,15 @@ def test_weights_of_another_architecture_are_refused(weights):
         pliant.load("vit_tiny_patch16_224", weights=path)
 
 
+def test_another_patch_size_is_another_model(weights):
+    path, model = weights
+    state = state_of(model)
+    state["patch_embed.proj.weight"] = torch.randn(64, 3, 8, 8)
+    save_file(state, path)
+    with pytest.raises(PliantError, match="patch_embed.proj.weight is"):
+        pliant.load("test_vit", weights=path, img_size=64)
+
+
 @pytest.mark.parametrize(("name", "message"), [
     ("vit_smal_patch14_dinov2", "did you mean vit_small_patch14_dinov2"), ("resnet18", "takes no image size"),
     ("vit_small_patch14_dinov2.nonsense", "unknown weights"),

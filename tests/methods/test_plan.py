@@ -29,6 +29,8 @@ def test_bad_blocks(text):
     ("q_proj", {}, "unknown method 'q_proj'"),
     ("mha,fc3", {}, "unknown method 'fc3', did you mean fc"),
     ("components", {}, "unknown method"),
+    ("mha,adapter", {}, "adapter cannot be combined"),
+    ("head", {"blocks": "last:2"}, "--blocks does not go with --method head"),
     ("adapter", {"rank": 0}, "--rank 0"),
     ("adapter", {"rank": -3}, "--rank -3"),
     ("adapter", {"rank": 65}, "--rank 65 must be from 1 to the width of the model's tokens, 64"),

@@ -79,6 +79,5 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tupl
         if key.startswith("optimizer."):
             field, name = key.removeprefix("optimizer.").split(".", 1)
             parameter = named[name]
-            # Adam's step counter stays on the CPU, moments lie beside their parameter.
-            optimizer.state[parameter][field] = value if value.ndim == 0 else value.to(parameter.device)
+            optimizer.state[parameter][field] = value.to(parameter.device)
     return position, scaler

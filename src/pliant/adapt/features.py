@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
 from pliant.data import ImageSet, Preprocess, cache_folder, load_batch
 from pliant.errors import PliantError
+from pliant.files import remove_orphans
 from pliant.progress import track
 
 Prefix = Callable[[Tensor], Tensor]
@@ -49,25 +51,35 @@ class Streamed:
     chunk: int
     augment: str = "none"
     seed: int = 0
+    views: int | None = None
 
     @property
     def labels(self) -> np.ndarray:
         return self.images.labels
 
     def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
-        pixels = self.pixels(indices, epoch)
-        with torch.no_grad():
-            return torch.cat([self.prefix(part.to(self.device)) for part in pixels.split(self.chunk)])
+        chosen = dict(zip(indices.tolist(), view_of(indices, epoch, self.views).tolist(), strict=True))
+        return self.seen(indices, chosen)
 
-    def pixels(self, indices: np.ndarray, view: int) -> Tensor:
-        """Transformed images (B, 3, S, S); an augmented one is a fixed function of seed, view and index."""
-        if self.augment == "none":
-            return load_batch(self.images, indices, lambda image, index: self.preprocess.evaluate(image))
-        return load_batch(
-            self.images,
-            indices,
-            lambda image, index: self.preprocess.augment(image, self.augment, _mixed(self.seed, view, int(index))),
-        )
+    def seen(self, indices: np.ndarray, views: dict[int, int]) -> Tensor:
+        """Outputs of the frozen stages for the named view of each image: a fixed function of seed, view and index."""
+
+        def transform(image, index: int) -> Tensor:
+            if self.augment == "none":
+                return self.preprocess.evaluate(image)
+            return self.preprocess.augment(image, self.augment, _mixed(self.seed, views[index], index))
+
+        pixels = load_batch(self.images, indices, transform)
+        with torch.no_grad():
+            return torch.cat([self.prefix(part.to(self.device)) for part in pixels.split(self.chunk)]).float()
+
+
+def view_of(indices: np.ndarray, epoch: int, views: int | None) -> np.ndarray:
+    """Which view of each image an epoch shows: a new one each time or, of `views` fixed ones, each in its turn.
+
+    Neighbours take different views in the same epoch, and each image cycles through all of its own.
+    """
+    return np.full(len(indices), epoch) if views is None else (epoch + indices) % views
 
 
 @dataclass
@@ -79,9 +91,7 @@ class Cached:
     where: str
 
     def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
-        views = self.values.shape[1]
-        # Neighbours take different views in the same epoch, and each image cycles through all of its own.
-        taken = self.values[indices, (epoch + indices) % views]
+        taken = self.values[indices, view_of(indices, epoch, self.values.shape[1])]
         return torch.from_numpy(np.ascontiguousarray(taken)).float()
 
     @property
@@ -153,6 +163,8 @@ def cached(source: Streamed, request: CacheRequest, say: Callable[[str], None], 
         say(f"{what}: a cache of {human(size)} fits neither memory nor disk; computing everything each epoch")
         return source
     if where == "memory":
+        if size > psutil.virtual_memory().available:
+            raise PliantError(f"--cache memory: {human(size)} do not fit into what is free; take --cache file or off")
         values = np.empty(shape, kind)
         _fill(values, source, what)
         return Cached(values, source.labels, "memory")
@@ -165,7 +177,7 @@ def _fill(values: np.ndarray, source: Streamed, what: str) -> None:
     starts = [(view, start) for view in range(views) for start in range(0, count, source.chunk)]
     for view, start in track(starts, f"frozen outputs, {what}", unit=source.chunk):
         indices = np.arange(start, min(start + source.chunk, count))
-        part = source.batch(indices, view).cpu().numpy().astype(values.dtype)
+        part = source.seen(indices, dict.fromkeys(indices.tolist(), view)).cpu().numpy().astype(values.dtype)
         if not np.isfinite(part).all():
             raise PliantError("an output of the frozen part does not fit into half precision; run with --cache off")
         values[indices, view] = part
@@ -176,8 +188,10 @@ def _write_file(path: Path, shape: Sequence[int], kind: type, size: int, source:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Reserve the space now: writing to a memory map of a full disk would kill the process.
+        remove_orphans(path)
         with temporary.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size + 4096)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size + 4096)
         values = np.lib.format.open_memmap(temporary, mode="w+", dtype=kind, shape=tuple(shape))
         _fill(values, source, what)
         values.flush()
@@ -195,8 +209,6 @@ def _write_file(path: Path, shape: Sequence[int], kind: type, size: int, source:
 
 
 def _where(size: int) -> str:
-    import psutil
-
     if size <= MEMORY_SHARE * psutil.virtual_memory().available:
         return "memory"
     folder = cache_folder()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pliant.adapt.settings import LIBRARIES
 from pliant.backbone.weights import load_strict, read_safetensors
 from pliant.errors import PliantError
 from pliant.files import read_json, write_json, write_tensors
-from pliant.methods import Adaptation, adaptation_of, plan
+from pliant.methods import adaptation_of, plan
 
 FORMAT = 1
 WEIGHTS, CONFIG = "learned.safetensors", "learned.json"
@@ -24,9 +24,8 @@ WEIGHTS, CONFIG = "learned.safetensors", "learned.json"
 
 def learned_state(model: nn.Module) -> dict[str, Tensor]:
     """The trained parameters by name, and the buffers of a fully trained model: all that training can change."""
-    state: dict[str, Tensor] = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-    }
+    trained = set(adaptation_of(model).trained)
+    state: dict[str, Tensor] = {name: value for name, value in model.named_parameters() if name in trained}
     if adaptation_of(model).method == "full":
         persistent = set(model.state_dict())
         state |= {name: buffer for name, buffer in model.named_buffers() if name in persistent}
@@ -86,6 +85,7 @@ def restore(model: nn.Module, folder: str | Path) -> nn.Module:
             f"{folder}: was learned on {expected.get('name', expected['type'])} with other weights "
             f"(fingerprint {expected['fingerprint'][:12]}, this backbone has {mark[:12]}); load the same weights"
         )
+    _check_shape(model, expected, folder)
     backbone.replace_head(model, config["num_classes"])
     made = plan(model, config["method"], blocks=config["blocks"], **config["options"])
     made.apply(model)
@@ -96,8 +96,21 @@ def restore(model: nn.Module, folder: str | Path) -> nn.Module:
     load_strict(model, state, f"{folder / WEIGHTS} (saved with {versions})", optional=optional)
     done = adaptation_of(model)
     classes = tuple(config["classes"]) if config["classes"] else None
-    model.pliant_adaptation = Adaptation(done.method, done.options, done.blocks, mark, done.identity, classes)  # type: ignore[assignment]
+    model.pliant_adaptation = replace(done, classes=classes)  # type: ignore[assignment]
     return model.eval()
+
+
+def _check_shape(model: nn.Module, expected: dict[str, Any], folder: Path) -> None:
+    """Weights do not tell of all: an activation, or the image size that positions were resampled to."""
+    own = getattr(model, "pliant_identity", None)
+    if own is None or "name" not in expected:
+        return
+    for what, learned, here in (
+        ("model", Path(expected["name"]).name.split(".")[0], Path(own.name).name.split(".")[0]),
+        ("image size", expected["img_size"], own.img_size),
+    ):
+        if learned != here:
+            raise PliantError(f"{folder}: was learned with {what} {learned}, this backbone has {here}")
 
 
 def load_adapted(folder: str | Path) -> nn.Module:
@@ -113,12 +126,13 @@ def load_adapted(folder: str | Path) -> nn.Module:
             f"{folder}: does not name its backbone; load it yourself and use pliant.restore(model, folder)"
         )
     kind, _, seed = named["weights"].partition(":")
+    from_file = kind not in ("embedded", "hub", "random")
     with torch.random.fork_rng(devices=[]):
         if kind == "random":  # the same seed gives the same weights; the fingerprint tells where it does not
             torch.manual_seed(int(seed))
         model = backbone.load(
             named["name"],
-            weights=named["weights"] if named["weights"].endswith(".safetensors") else None,
+            weights=named["weights"] if from_file else None,
             num_classes=config["num_classes"],
             img_size=named["img_size"],
             random_init=kind == "random",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor, nn
 
 import pliant
 from pliant import anatomy, backbone, report
 from pliant.adapt import checkpoint, learned
+from pliant.adapt.defaults import micro_batch, resolve
 from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, human, sampled
 from pliant.adapt.interrupt import Interrupted
 from pliant.adapt.metrics import measure, predictions_table
@@ -23,11 +25,11 @@ from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
 from pliant.adapt.training import Trainer, predict_logits
 from pliant.backbone.weights import read_safetensors
-from pliant.data import Preprocess, Splits, open_splits
+from pliant.data import ImageSet, Preprocess, Splits, open_splits
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_json, write_text
 from pliant.memory import Memory, keep_freed_memory
-from pliant.methods import Plan, adaptation_of, method_named, plan
+from pliant.methods import Plan, adaptation_of, plan
 from pliant.progress import say
 
 SETTINGS, SPLIT, LOG, SUMMARY = "run.yaml", "split.json", "metrics.jsonl", "summary.json"
@@ -45,7 +47,9 @@ def run(chosen: Settings, command: str | None = None) -> Path:
     """
     folder = _new_folder(chosen)
     # Absolute, so that the run can be resumed and its model loaded from any folder.
-    places = {name: _absolute(value) for name, value in (("data", chosen.data), ("weights", chosen.weights))}
+    places: dict[str, str | None] = {"data": _absolute(chosen.data), "weights": _absolute(chosen.weights)}
+    if (Path(chosen.model).expanduser() / "config.json").is_file():
+        places["model"] = _absolute(chosen.model)
     job = _Job.prepare(chosen.model_copy(update={**places, "out": str(folder)}), folder, stored=None)
     if job.main:
         write_json(folder / SPLIT, job.splits.to_dict())
@@ -98,38 +102,6 @@ def build(chosen: Settings, num_classes: int) -> tuple[nn.Module, Plan]:
     return model, plan(model, chosen.method, blocks=chosen.blocks, **chosen.method_options())
 
 
-def resolve(chosen: Settings, model: nn.Module, device: torch.device) -> Settings:
-    """Fill in the method's defaults; only `lr: auto` may stay open."""
-    recipe = method_named(chosen.method).recipe(chosen.method)
-    lr = chosen.lr if chosen.lr is not None else recipe.lr
-    # A rate given by hand scales the head's with it, unless that is given too.
-    scale = lr / recipe.lr if isinstance(lr, float) and chosen.head_lr is None else 1.0
-    defaults = {
-        "img_size": backbone.identity_of(model).img_size,
-        "epochs": recipe.epochs,
-        "head_lr": recipe.head_lr * scale,
-        "weight_decay": recipe.weight_decay,
-        "warmup": recipe.warmup,
-        "micro_batch": micro_batch(model, device, chosen),
-    }
-    missing = {name: value for name, value in defaults.items() if getattr(chosen, name) is None}
-    return chosen.model_copy(update={**missing, "lr": lr})
-
-
-def micro_batch(model: nn.Module, device: torch.device, chosen: Settings) -> int:
-    """Images that run forward and backward at a time.
-
-    On a GPU the whole batch. On a CPU few enough that a block's activations stay in its caches: the same gradient in
-    a fraction of the memory, at no cost in time (docs/speed.md).
-    """
-    if device.type != "cpu":
-        return chosen.batch_size
-    size = backbone.identity_of(model).img_size
-    with torch.no_grad():
-        numbers_per_image = anatomy.stages(model)[0].run(torch.zeros(1, 3, size, size)).numel()
-    return max(1, min(chosen.batch_size, round(2**18 / numbers_per_image)))
-
-
 @dataclass
 class _Job:
     """Everything that a run needs, built from its settings alone, so that resuming builds the same."""
@@ -149,7 +121,7 @@ class _Job:
     @classmethod
     def prepare(cls, chosen: Settings, folder: Path, stored: dict | None) -> _Job:
         keep_freed_memory()
-        accelerator = Accelerator(mixed_precision=chosen.precision, cpu=chosen.device == "cpu")
+        accelerator = _accelerator(chosen)
         _check_device(chosen, accelerator.device)
         splits = open_splits(
             chosen.data,
@@ -166,7 +138,8 @@ class _Job:
         done = replace(adaptation_of(model), classes=splits.train.classes)
         model.pliant_adaptation = done  # type: ignore[assignment]
         model.to(accelerator.device)
-        job = cls(resolve(chosen, model, accelerator.device), folder, splits, model, made, accelerator, Memory(model))
+        resolved = resolve(chosen, model, accelerator.device, len(made.prefix))
+        job = cls(resolved, folder, splits, model, made, accelerator, Memory(model))
         if accelerator.is_main_process:
             job._introduce()
         return job
@@ -174,10 +147,11 @@ class _Job:
     def finish(self, resume: bool) -> Path:
         """Cache, train, test once, write everything."""
         train, val = self._inputs()
+        # What was decided by the memory that happens to be free must not be decided anew on resuming.
+        kept = train.where if isinstance(train, Cached) else "off"
+        self._settle(self.settings.model_copy(update={"cache": kept}))
         if self.settings.lr == "auto":
-            self.settings = best_rate(self.settings, self._trainer(self.settings, train, val), say)
-            if self.main:
-                write_text(self.folder / SETTINGS, settings_yaml(self.settings))
+            self._settle(best_rate(self.settings, self._trainer(self.settings, train, val), say))
         trainer = self._trainer(self.settings, train, val)
         trainer.log = self.folder / LOG
         trainer.checkpoint_path = self.folder / checkpoint.NAME
@@ -185,8 +159,8 @@ class _Job:
         if resume and trainer.checkpoint_path.is_file():
             trainer.resume()
             say(f"resuming at epoch {trainer.position.epoch + 1}, step {trainer.position.step}")
-        elif trainer.log.exists():
-            trainer.log.unlink()
+        elif self.main:
+            trainer.log.unlink(missing_ok=True)
         trainer.run()
         self.accelerator.wait_for_everyone()
         self.memory.read(trainer.optimizer)
@@ -195,6 +169,11 @@ class _Job:
         if self.main:
             self._write(trainer, result, train)
         return self.folder
+
+    def _settle(self, settled: Settings) -> None:
+        if self.main and settled != self.settings:
+            write_text(self.folder / SETTINGS, settings_yaml(settled))
+        self.settings = settled
 
     def _introduce(self) -> None:
         from rich.console import Console
@@ -216,11 +195,12 @@ class _Job:
     def _inputs(self) -> tuple[Inputs, Inputs]:
         """Training and validation inputs of the trained part, cached where that is possible and pays."""
         chosen = self.settings
-        train = self._streamed(self.splits.train, chosen.augment)
+        train = self._streamed(self.splits.train, chosen.augment, chosen.views)
         val = self._streamed(self.splits.val)
         if chosen.cache == "off" or not chosen.cacheable or not self.plan.prefix:
             return train, val
         identity = {
+            "backbone": asdict(backbone.identity_of(self.model)),
             "fingerprint": adaptation_of(self.model).fingerprint,
             "stages": list(self.plan.prefix),
             "precision": chosen.precision,
@@ -233,7 +213,7 @@ class _Job:
                 cached(val, CacheRequest(mode, 1, identity), say, "validation images"),
             )
 
-    def _streamed(self, images, augment: str = "none") -> Streamed:
+    def _streamed(self, images: ImageSet, augment: str = "none", views: int | None = None) -> Streamed:
         stages = anatomy.stages(self.model)[: len(self.plan.prefix)]
 
         def prefix(x: Tensor) -> Tensor:
@@ -243,8 +223,9 @@ class _Job:
             return x
 
         preprocess = Preprocess.from_dict(backbone.identity_of(self.model).preprocess)
-        chunk = int(self.settings.micro_batch or 1)
-        return Streamed(images, preprocess, prefix, self.accelerator.device, chunk, augment, self.settings.seed)
+        device = self.accelerator.device
+        chunk = micro_batch(self.model, device, self.settings.batch_size, 0)
+        return Streamed(images, preprocess, prefix, device, chunk, augment, self.settings.seed, views)
 
     def _trainer(self, chosen: Settings, train: Inputs, val: Inputs) -> Trainer:
         classes = len(self.splits.train.classes)
@@ -377,7 +358,18 @@ def _new_folder(chosen: Settings) -> Path:
 
 
 def _absolute(place: str | None) -> str | None:
-    return str(Path(place).resolve()) if place and Path(place).expanduser().exists() else place
+    return str(Path(place).expanduser().resolve()) if place and Path(place).expanduser().exists() else place
+
+
+def _accelerator(chosen: Settings) -> Accelerator:
+    if PartialState().num_processes == 1:
+        AcceleratorState._reset_state(True)  # it would insist on the precision and device of an earlier run
+    # A few parameters of some backbones take no part in a forward pass; one process may cache for hours.
+    handlers = [
+        DistributedDataParallelKwargs(find_unused_parameters=True),
+        InitProcessGroupKwargs(timeout=timedelta(hours=12)),
+    ]
+    return Accelerator(mixed_precision=chosen.precision, cpu=chosen.device == "cpu", kwargs_handlers=handlers)
 
 
 def _check_device(chosen: Settings, device: torch.device) -> None:

@@ -28,6 +28,7 @@ from pliant.adapt.metrics import measure
 from pliant.adapt.schedule import rate_factor
 from pliant.adapt.settings import Settings
 from pliant.errors import PliantError
+from pliant.files import explained
 from pliant.methods import Plan
 from pliant.progress import Live, clock, say
 
@@ -69,13 +70,15 @@ class Trainer:
 
     def __post_init__(self) -> None:
         chosen = self.settings
+        self.accelerator.free_memory()  # forgets the optimizers of earlier trials
         groups = self.plan.parameters(self.model)
         for group in groups:
             group["peak"] = chosen.head_lr if group["name"].startswith("head") else chosen.lr
             group["lr"] = group["peak"]
             group.setdefault("weight_decay", chosen.weight_decay)
         if chosen.optimizer == "adamw":
-            optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups)
+            fused = self.accelerator.device.type in ("cpu", "cuda")
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, fused=fused)
         else:
             optimizer = torch.optim.SGD(groups, momentum=0.9)
         self.forward, self.optimizer = self.accelerator.prepare(Tail(self.model, len(self.plan.prefix)), optimizer)
@@ -131,7 +134,7 @@ class Trainer:
             self._write({"kind": "step", "step": at.step, "epoch": at.epoch, "loss": loss, "lr": rate,
                          "grad_norm": norm, "images_per_second": round(len(indices) / (now - started), 1)})  # fmt: skip
             self._show(now - began, len(batches))
-            if interrupt.asked or (now - saved > 60 * chosen.checkpoint_minutes and more):
+            if self._asked(interrupt) or (now - saved > 60 * chosen.checkpoint_minutes and more):
                 at.seconds += now - began
                 began = saved = now
                 self._save()
@@ -171,27 +174,43 @@ class Trainer:
         labels = torch.tensor(self.train.labels[indices[rank::world] if weight else indices[:1]])
         targets = one_hot(labels, self.num_classes, chosen.label_smoothing)
         inputs, targets = mix(inputs.to(device), targets.to(device), chosen.mixup, chosen.cutmix, chosen.seed, at.step)
-        torch.manual_seed(chosen.seed + 1_000_003 * (at.step + 1))  # dropout, where a backbone has any
+        self._seed_dropout(chosen.seed + 1_000_003 * (at.step + 1))
         micro = int(chosen.micro_batch or len(inputs))
         parts = list(zip(inputs.split(micro), targets.split(micro), strict=True))
         total = torch.zeros((), device=device)
         for number, (part, target) in enumerate(parts):
             last = number == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.forward):
+            with nullcontext() if last or world == 1 else self.accelerator.no_sync(self.forward):
                 # Sum over the part, divided by the whole batch: micro-batches change memory, not the gradient.
                 loss = F.cross_entropy(self.forward(part).float(), target, reduction="sum") * weight / len(indices)
                 self.accelerator.backward(loss * world)
             total += loss.detach()
-        mean = float(self.accelerator.reduce(total, reduction="sum"))
+        mean = float(total if world == 1 else self.accelerator.reduce(total, reduction="sum"))
         if not math.isfinite(mean):
             raise PliantError(
                 f"the loss is {mean} at step {at.step + 1} (rate {chosen.lr:g} x {factor:.3g}); try a lower --lr, "
                 "a longer --warmup, or --precision no"
             )
-        norm = self.accelerator.clip_grad_norm_(self.trained, chosen.clip or math.inf)
+        if self.accelerator.scaler:
+            self.accelerator.unscale_gradients(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.trained, chosen.clip or math.inf)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return mean, float(norm) if norm is not None else 0.0, float(chosen.lr) * factor  # type: ignore[arg-type]
+        return mean, float(norm), float(chosen.lr) * factor  # type: ignore[arg-type]
+
+    def _seed_dropout(self, seed: int) -> None:
+        """For backbones that have dropout; on a CPU without torch.manual_seed, which keeps a stack trace a call."""
+        if self.accelerator.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+
+    def _asked(self, interrupt: Interrupt) -> bool:
+        """Was any process asked to stop? All must hear of it at the same step, or the others would wait for ever."""
+        if self.accelerator.num_processes > 1:
+            asked = torch.tensor(float(interrupt.asked), device=self.accelerator.device)
+            interrupt.asked = bool(self.accelerator.reduce(asked, reduction="sum") > 0)
+        return interrupt.asked
 
     def logits(self, inputs: Inputs) -> Tensor:
         """Logits (N, classes) of all images of `inputs`, in order, on the CPU."""
@@ -207,8 +226,11 @@ class Trainer:
 
     def _write(self, row: dict[str, Any]) -> None:
         if self.log and self.accelerator.is_main_process:
-            with self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            try:
+                with self.log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            except OSError as error:
+                raise explained(self.log, error) from error
 
     def _show(self, elapsed: float, batches: int) -> None:
         at = self.position

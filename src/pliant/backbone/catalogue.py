@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pliant.backbone.timm_models import PICO
 
-_MODULES = ("vision_transformer", "eva")
+_MODULES = ("vision_transformer", "deit", "eva")
 """timm's modules whose models the anatomy knows."""
 
 

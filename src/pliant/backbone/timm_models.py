@@ -90,6 +90,13 @@ def _fill(model: nn.Module, state: dict, source: str) -> list[str]:
     described = anatomy.find(model)
     notes = []
     grid = state.get(described.positions) if described.positions else None
+    kernel, own = state.get("patch_embed.proj.weight"), model.state_dict().get("patch_embed.proj.weight")
+    if kernel is not None and own is not None and kernel.ndim == 4 and kernel.shape != own.shape:
+        # timm would resample it without a word, and another patch size is another model.
+        raise PliantError(
+            f"{source} does not fit {type(model).__name__}: patch_embed.proj.weight is {tuple(kernel.shape)} in the file, "
+            f"{tuple(own.shape)} in the model. Is it of this model?"
+        )
     state = _filter_fn(model)(state, model)
     if grid is not None and grid.shape != state[described.positions].shape:
         old, new = grid.shape[-2], state[described.positions].shape[-2]

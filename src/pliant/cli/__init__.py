@@ -44,8 +44,3 @@ def main() -> None:
     except PliantError as error:
         print(f"pliant: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("pliant: stopped", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(1)

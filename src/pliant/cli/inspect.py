@@ -7,6 +7,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from pliant.errors import PliantError
+from pliant.progress import say
+
 _METHODS = ("head", "ln1", "ln2", "mha", "fc1", "fc2", "adapter", "lora", "full")
 
 
@@ -28,7 +31,12 @@ def inspect(
     logging.disable(logging.WARNING)
     built = backbone.load(model, num_classes=classes, img_size=img_size, random_init=True)
     found = anatomy.find(built)
-    plans = {name: plan(built, name) for name in _METHODS}
+    plans = {}
+    for name in _METHODS:
+        try:
+            plans[name] = plan(built, name)
+        except PliantError as problem:  # LoRA cannot reach every attention
+            say(f"note: {name}: {problem}")
     if as_json:
         from dataclasses import asdict
 

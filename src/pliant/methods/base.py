@@ -87,6 +87,8 @@ def method_named(name: str) -> Method:
     if all(part in TUNABLE for part in parts):
         return known["components"]
     unknown = next(part for part in parts if part not in TUNABLE)
+    if unknown in known and len(parts) > 1:
+        raise PliantError(f"--method {name}: {unknown} cannot be combined; lists are of {','.join(TUNABLE)} only")
     names = [n for n in known if n != "components"] + list(TUNABLE)
     raise PliantError(
         f"unknown method {unknown!r}{near(unknown, names)}; methods are {', '.join(n for n in known if n != 'components')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pliant.errors import PliantError
 from pliant.methods.base import Options, Recipe, register
 
 
@@ -19,6 +20,8 @@ class Head:
         pass
 
     def trained(self, model, anatomy, blocks, options):
+        if len(blocks) != anatomy.depth:
+            raise PliantError("--blocks does not go with --method head, which trains nothing in the blocks")
         return {}
 
 

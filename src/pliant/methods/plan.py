@@ -36,6 +36,7 @@ class Adaptation:
     method: str
     options: dict[str, Any]
     blocks: tuple[int, ...]
+    trained: tuple[str, ...]
     fingerprint: str
     identity: Identity | None
     classes: tuple[str, ...] | None = None
@@ -48,6 +49,7 @@ class Plan:
     Attributes:
         name: the method as asked for (`adapter`, `mha,fc1`, ...).
         options: the method's own options.
+        anatomy: of the model that the plan was made for; it is applied to no other.
         blocks: indices of the blocks that the method works on.
         trained: names of the parameters to train in the adapted model, by part; the head is always among them.
         rows: the table: every parameter of the adapted model stands in exactly one row.
@@ -57,6 +59,7 @@ class Plan:
     name: str
     method: Method = field(repr=False)
     options: Options
+    anatomy: Anatomy = field(repr=False)
     blocks: tuple[int, ...]
     trained: dict[str, list[str]] = field(repr=False)
     rows: tuple[Row, ...] = field(repr=False)
@@ -70,16 +73,19 @@ class Plan:
         """
         _refuse_adapted(model)
         identity = getattr(model, "pliant_identity", None)
+        described = anatomy.find(model)
+        if described != self.anatomy:
+            raise PliantError(f"the plan was made for another model than this {type(model).__name__}")
         mark = fingerprint(model)
-        self.method.insert(model, anatomy.find(model), self.blocks, self.options)
+        self.method.insert(model, described, self.blocks, self.options)
         names = set(self.trained_names())
-        if missing := names - {name for name, _ in model.named_parameters()}:
-            raise PliantError(f"the plan was made for another model: this one has no {sorted(missing)[0]}")
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in names)
         self.train_mode(model)
         options = self.options.model_dump()
-        model.pliant_adaptation = Adaptation(self.name, options, self.blocks, mark, identity)  # type: ignore[assignment]
+        model.pliant_adaptation = Adaptation(
+            self.name, options, self.blocks, tuple(self.trained_names()), mark, identity
+        )  # type: ignore[assignment]
         return model
 
     def trained_names(self) -> list[str]:
@@ -165,7 +171,7 @@ def plan(model: nn.Module, method: str = "adapter", *, blocks: str | Sequence[in
     names = {name for group in trained.values() for name in group}
     found = anatomy.stages(sketch)
     prefix = tuple(stage.name for stage in found[: anatomy.first_trained(found, names)])
-    return Plan(method, chosen, settings, indices, trained, _rows(sketch, adapted, trained), prefix)
+    return Plan(method, chosen, settings, described, indices, trained, _rows(sketch, adapted, trained), prefix)
 
 
 def parse_blocks(blocks: str | Sequence[int], depth: int) -> tuple[int, ...]:
