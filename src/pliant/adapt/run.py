@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,8 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
-from accelerate.state import AcceleratorState, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 import pliant
@@ -45,12 +47,15 @@ def run(chosen: Settings, command: str | None = None) -> Path:
         PliantError: bad settings or data, weights that do not fit, an output folder that holds another run.
         Interrupted: stopped by Ctrl-C or SIGTERM; `resume` continues.
     """
-    folder = _new_folder(chosen)
+    accelerator = _accelerator(chosen)
+    # One process names the folder: the others would find it taken.
+    named = [str(_new_folder(chosen)) if accelerator.is_main_process else ""]
+    folder = Path(broadcast_object_list(named)[0])
     # Absolute, so that the run can be resumed and its model loaded from any folder.
     places: dict[str, str | None] = {"data": _absolute(chosen.data), "weights": _absolute(chosen.weights)}
     if (Path(chosen.model).expanduser() / "config.json").is_file():
         places["model"] = _absolute(chosen.model)
-    job = _Job.prepare(chosen.model_copy(update={**places, "out": str(folder)}), folder, stored=None)
+    job = _Job.prepare(chosen.model_copy(update={**places, "out": str(folder)}), folder, accelerator, stored=None)
     if job.main:
         write_json(folder / SPLIT, job.splits.to_dict())
         mark = adaptation_of(job.model).fingerprint
@@ -72,7 +77,7 @@ def resume(folder: Path) -> Path:
             report.write(folder)
         say(f"{folder} is finished; results are in {folder / REPORT}")
         return folder
-    job = _Job.prepare(chosen, folder, stored=read_json(folder / SPLIT))
+    job = _Job.prepare(chosen, folder, _accelerator(chosen), stored=read_json(folder / SPLIT))
     if adaptation_of(job.model).fingerprint != read_json(folder / START)["fingerprint"]:
         raise PliantError(
             f"{folder}: the weights of {chosen.model} are not those that the run began with; restore them"
@@ -119,9 +124,8 @@ class _Job:
         return self.accelerator.is_main_process
 
     @classmethod
-    def prepare(cls, chosen: Settings, folder: Path, stored: dict | None) -> _Job:
+    def prepare(cls, chosen: Settings, folder: Path, accelerator: Accelerator, stored: dict | None) -> _Job:
         keep_freed_memory()
-        accelerator = _accelerator(chosen)
         _check_device(chosen, accelerator.device)
         splits = open_splits(
             chosen.data,
@@ -168,6 +172,7 @@ class _Job:
         result = self._test(trainer, train, val)
         if self.main:
             self._write(trainer, result, train)
+        self.accelerator.wait_for_everyone()
         return self.folder
 
     def _settle(self, settled: Settings) -> None:
@@ -362,7 +367,7 @@ def _absolute(place: str | None) -> str | None:
 
 
 def _accelerator(chosen: Settings) -> Accelerator:
-    if PartialState().num_processes == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         AcceleratorState._reset_state(True)  # it would insist on the precision and device of an earlier run
     # A few parameters of some backbones take no part in a forward pass; one process may cache for hours.
     handlers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -113,8 +114,9 @@ def _closing(work: Callable[[], Path]) -> None:
     except Interrupted as stopped:
         say(f"stopped; continue with: pliant adapt --resume {stopped}")
         raise typer.Exit(130) from None
-    for line in headline(folder):
-        print(line)
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
+        for line in headline(folder):
+            print(line)
 
 
 def _rate(text: str | None) -> float | str | None:
