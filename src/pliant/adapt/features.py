@@ -21,6 +21,7 @@ from pliant.data import ImageSet, Preprocess, cache_folder, load_batch
 from pliant.errors import PliantError
 from pliant.files import remove_orphans
 from pliant.progress import track
+from pliant.report.words import size as human
 
 Prefix = Callable[[Tensor], Tensor]
 """The frozen stages: images (B, 3, S, S) on the device to what the first trained stage reads (B, ...)."""
@@ -214,15 +215,6 @@ def _where(size: int) -> str:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return "file" if size <= DISK_SHARE * shutil.disk_usage(folder).free else "none"
-
-
-def human(size: float) -> str:
-    """Bytes as people read them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit in ("B", "kB") else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def _mixed(seed: int, view: int, index: int) -> int:

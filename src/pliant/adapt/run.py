@@ -20,7 +20,7 @@ import pliant
 from pliant import anatomy, backbone, report
 from pliant.adapt import checkpoint, learned
 from pliant.adapt.defaults import micro_batch, resolve
-from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, human, sampled
+from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, sampled
 from pliant.adapt.interrupt import Interrupted
 from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
@@ -33,6 +33,7 @@ from pliant.files import read_json, write_atomic, write_json, write_text
 from pliant.memory import Memory, keep_freed_memory
 from pliant.methods import Plan, adaptation_of, plan
 from pliant.progress import say
+from pliant.report.words import size
 
 SETTINGS, SPLIT, LOG, SUMMARY = "run.yaml", "split.json", "metrics.jsonl", "summary.json"
 START, PREDICTIONS, REPORT = "start.json", "predictions.parquet", "report.html"
@@ -187,15 +188,13 @@ class _Job:
             say(f"note: {note}")
         if self.splits.skipped:
             say(f"note: {len(self.splits.skipped)} unreadable images skipped: {', '.join(self.splits.skipped[:5])}")
-        sizes = ", ".join(f"{len(part)} {name}" for name, part in self._parts())
-        say(f"data: {self.splits.spec}, {len(self.splits.train.classes)} classes, images: {sizes}")
+        parts = self.splits
+        sizes = f"{len(parts.train)} train, {len(parts.val)} validation, {len(parts.test)} test"
+        say(f"data: {parts.spec}, {len(parts.train.classes)} classes, images: {sizes}")
         say(
             f"model: {backbone.identity_of(self.model).name} at {self.settings.img_size} px on {self.accelerator.device}"
         )
         Console(stderr=True).print(self.plan)
-
-    def _parts(self):
-        return (("train", self.splits.train), ("validation", self.splits.val), ("test", self.splits.test))
 
     def _inputs(self) -> tuple[Inputs, Inputs]:
         """Training and validation inputs of the trained part, cached where that is possible and pays."""
@@ -278,10 +277,7 @@ class _Job:
             "data": {
                 "spec": self.splits.spec,
                 "classes": list(self.splits.train.classes),
-                **{
-                    name: len(part)
-                    for name, part in zip(("train", "val", "test"), (p for _, p in self._parts()), strict=True)
-                },
+                **{name: len(part) for name, part in self.splits.parts().items()},
                 "notes": self.splits.notes,
                 "skipped": self.splits.skipped,
             },
@@ -339,7 +335,7 @@ def headline(folder: Path) -> list[str]:
         f"test top-1 {test['top1']:.2%} on {test['images']} images (macro F1 {test['macro_f1']:.2%}, "
         f"calibration error {test['ece']:.2%}); trained on {data['train']} images, gap train minus test "
         f"{100 * summary['gap']:.1f} points",
-        f"learned: {trained:,} parameters, {human(summary['learned_bytes'])}, in {folder / 'learned'}",
+        f"learned: {trained:,} parameters, {size(summary['learned_bytes'])}, in {folder / 'learned'}",
         f"report: {folder / REPORT}",
     ]
 

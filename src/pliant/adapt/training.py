@@ -93,8 +93,7 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the checkpoint; what the log holds beyond it is dropped."""
         assert self.checkpoint_path is not None
-        bare = getattr(self.optimizer, "optimizer", self.optimizer)
-        self.position, scaler = checkpoint.load(self.checkpoint_path, self.model, bare)
+        self.position, scaler = checkpoint.load(self.checkpoint_path, self.model, self.optimizer.optimizer)
         if scaler and self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(scaler)
         if self.log and self.log.exists():
@@ -221,8 +220,7 @@ class Trainer:
             if self.log and self.log.exists():
                 self.position.log_bytes = self.log.stat().st_size
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler else None
-            bare = getattr(self.optimizer, "optimizer", self.optimizer)
-            checkpoint.save(self.checkpoint_path, self.model, bare, self.position, scaler)
+            checkpoint.save(self.checkpoint_path, self.model, self.optimizer.optimizer, self.position, scaler)
 
     def _write(self, row: dict[str, Any]) -> None:
         if self.log and self.accelerator.is_main_process:
