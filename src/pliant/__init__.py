@@ -26,6 +26,8 @@ _HOME = {
     "save": "pliant.adapt",
     "restore": "pliant.adapt",
     "load_adapted": "pliant.adapt",
+    "plasticity": "pliant.measure",
+    "Plasticity": "pliant.measure",
     "PliantError": "pliant.errors",
 }
 
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
     from pliant.backbone import load as load
     from pliant.backbone import replace_head as replace_head
     from pliant.errors import PliantError as PliantError
+    from pliant.measure import Plasticity as Plasticity
+    from pliant.measure import plasticity as plasticity
     from pliant.methods import disabled as disabled
     from pliant.methods import plan as plan  # type: ignore[no-redef]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("adapt", "anatomy", "backbone", "data", "methods"):
+    if name in ("adapt", "anatomy", "backbone", "data", "measure", "methods"):
         return import_module(f"pliant.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'pliant' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Adapting a backbone to labelled images: training, checkpoints, and the file of what was learned."""
 
 from pliant.adapt.evaluate import evaluate, predict
-from pliant.adapt.interrupt import Interrupted
+from pliant.interrupt import Interrupted
 from pliant.adapt.learned import load_adapted, restore, save
 from pliant.adapt.run import headline, resume, run
 from pliant.adapt.settings import Settings, settings

@@ -21,7 +21,7 @@ from pliant import anatomy, backbone, report
 from pliant.adapt import checkpoint, learned
 from pliant.adapt.defaults import micro_batch, resolve
 from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, sampled
-from pliant.adapt.interrupt import Interrupted
+from pliant.interrupt import Interrupted
 from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml

@@ -1,0 +1,142 @@
+"""The two protocols: what every component is given, and what it makes of the distances there.
+
+`in-situ` gives each component the input that it has in the forward pass. `shared-input` gives every component of every
+block the output of the embedding, padded with zeros for FC2, as the published code of arXiv 2602.06883 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pliant import anatomy
+from pliant.errors import PliantError
+from pliant.measure.extents import Extent, watch_inner_norms
+from pliant.measure.pairs import squared_distances, squared_norms
+from pliant.measure.parts import COMPONENTS, Parts, first_tensor, norm_numbers, parts_of, tokens_of
+from pliant.measure.statistics import Sample
+
+SUBLAYERS = ("LN1 to MHA", "LN2 to FC2")
+"""Attention with its norm, and the MLP with its norm and activation: what the residual stream feels."""
+
+
+class InSitu:
+    """One forward pass gives everything: hooks reduce what passes by to norms and distances, and keep none of it.
+
+    Attributes:
+        series: names of what is measured in each block, in order.
+        extents: by block and component.
+    """
+
+    name = "in-situ"
+    series = (*COMPONENTS, *SUBLAYERS)
+    # Where each series begins and ends among the points of `_POINTS`.
+    _POINTS = ("LN1 in", "LN1 out", "MHA in", "MHA out", "LN2 in", "LN2 out", "FC1 in", "FC1 out", "FC2 in", "FC2 out")
+    _ENDS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (0, 3), (4, 9))
+
+    def __init__(self, model: nn.Module) -> None:
+        self.stages = anatomy.stages(model)
+        found = anatomy.find(model)
+        self.parts = parts_of(model, found)
+        self.extents = [{name: Extent() for name in COMPONENTS} for _ in self.parts]
+
+    def measure(self, tokens: Tensor, shifts: range) -> Sample:
+        """Rates of a block of pairs; the first half of `tokens` (2B, n, d) is x, the second y."""
+        samples = []
+        for stage in self.stages[1:]:
+            kind, _, number = stage.name.partition(".")
+            if kind == "block":
+                reader = _Reader(int(number), self.parts[int(number)], self.extents[int(number)], shifts)
+                tokens = reader.run(stage.run, tokens)
+                samples.append(reader.sample(self._POINTS, self._ENDS))
+            elif kind == "after":
+                tokens = stage.run(tokens)
+        return joined(samples)
+
+
+def joined(samples: list[Sample]) -> Sample:
+    return Sample(*(np.concatenate([getattr(s, name) for s in samples]) for name in ("rates", "inputs", "outputs")))
+
+
+class _Reader:
+    """Reads norms and distances at the ends of one block's components while it runs."""
+
+    def __init__(self, index: int, parts: Parts, extents: dict[str, Extent], shifts: range) -> None:
+        self.index, self.parts, self.extents, self.shifts = index, parts, extents, shifts
+        self.distances: dict[str, np.ndarray] = {}
+        self.norms: dict[str, np.ndarray] = {}
+        self._last: tuple[Tensor | None, np.ndarray, np.ndarray] = (None, np.empty(0), np.empty(0))
+
+    def run(self, block: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+        handles = watch_inner_norms(self.parts, self.extents["MHA"])
+        first = self.parts.fc2 if self.parts.inner_norm is None else self.parts.inner_norm
+        for name, into, out in (
+            ("LN1", self.parts.ln1, (self.parts.ln1,)), ("MHA", self.parts.attention, (self.parts.attention,)),
+            ("LN2", self.parts.ln2, (self.parts.ln2,)), ("FC1", self.parts.fc1[0], self.parts.fc1),
+            ("FC2", first, (self.parts.fc2,)),
+        ):  # fmt: skip
+            handles.append(into.register_forward_pre_hook(self._before(name, into), with_kwargs=True))
+            handles += [module.register_forward_hook(self._after(name)) for module in out]
+        try:
+            return block(tokens)
+        finally:
+            self._last = (None, np.empty(0), np.empty(0))
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, name: str, module: nn.Module):
+        norm = norm_numbers(module)
+
+        def read(_, arguments, options) -> None:
+            x = tokens_of(arguments, options)
+            self._read(f"{name} in", x)
+            extent = self.extents[name]
+            extent.see(x)
+            if norm is not None:
+                extent.spread = min(extent.spread, float(norm.spread(x).min()))
+
+        return read
+
+    def _after(self, name: str):
+        return lambda _, arguments, output: self._read(f"{name} out", first_tensor(output))
+
+    def _read(self, point: str, x: Tensor) -> None:
+        # What one component puts out is often what the next one takes in.
+        if x is not self._last[0]:
+            half = len(x) // 2
+            norms = squared_norms(x)
+            if not bool(norms.isfinite().all()):
+                raise not_finite(self.index, point)
+            distances = squared_distances(x[:half], x[half:], self.shifts)
+            self._last = (x, norms.reshape(2, half).numpy(), distances.numpy())
+        # Gate and value are two outputs of one FC1: their squares add up.
+        before = self.norms.get(point, 0.0), self.distances.get(point, 0.0)
+        self.norms[point], self.distances[point] = before[0] + self._last[1], before[1] + self._last[2]
+
+    def sample(self, points: tuple[str, ...], ends: tuple[tuple[int, int], ...]) -> Sample:
+        missing = [point for point in points if point not in self.norms]
+        if missing:
+            raise PliantError(
+                f"block {self.index} ({self.parts.entry.path}) never calls what its anatomy names as {missing[0][:3]}"
+            )
+        rates = [ratio(self.distances[points[b]], self.distances[points[a]]) for a, b in ends]
+        inputs, outputs = ([self.norms[points[end[i]]] for end in ends] for i in (0, 1))
+        return Sample(np.stack(rates), np.stack(inputs), np.stack(outputs))
+
+
+def ratio(out: np.ndarray, into: np.ndarray) -> np.ndarray:
+    """Square root of a ratio of squared distances; NaN where there is no distance or no pair."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(into > 0, np.sqrt(out / into), np.nan)
+
+
+def not_finite(block: int, point: str) -> PliantError:
+    name, _, end = point.partition(" ")
+    which = "input" if end == "in" else "output"
+    return PliantError(
+        f"block {block}: the {which} of {name} has values that are not finite; the weights are damaged or the "
+        "activations overflow, look at this block first"
+    )

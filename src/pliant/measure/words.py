@@ -1,0 +1,80 @@
+"""What a measurement says, in plain sentences that follow from its figures."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pliant.measure.result import Plasticity
+
+
+def sentences(measured: Plasticity, protocol: str) -> list[str]:
+    """Which components amplify and which contract, in which order; and a warning where that is an effect of scale."""
+    table = measured.table(protocol).set_index("component")
+    said = [_effect(table), _order(measured, protocol)]
+    warning = scale_warning(measured, protocol)
+    return [*said, warning] if warning else said
+
+
+def _effect(table: pd.DataFrame) -> str:
+    groups = {
+        "amplify": table.index[table["low"] > 1].tolist(),
+        "contract": table.index[table["high"] < 1].tolist(),
+        "cannot be told from 1": table.index[~((table["low"] > 1) | (table["high"] < 1))].tolist(),
+    }
+    parts = [f"{listed(_joint(names))} {_verb(what, _joint(names))}" for what, names in groups.items() if names]
+    return "; ".join(parts) + "."
+
+
+def _joint(names: list[str]) -> list[str]:
+    """LN1 and LN2 together are the LayerNorms, in what people call them."""
+    if {"LN1", "LN2"} <= set(names):
+        return [*(name for name in names if name not in ("LN1", "LN2")), "LayerNorms"]
+    return names
+
+
+def _verb(what: str, names: list[str]) -> str:
+    single = len(names) == 1 and names[0] != "LayerNorms"
+    return f"{what}s" if single and what in ("amplify", "contract") and what != "amplify" else (
+        "amplifies" if single and what == "amplify" else what
+    )
+
+
+def listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _order(measured: Plasticity, protocol: str) -> str:
+    """LN2 > LN1 > FC1: neighbours that the data cannot tell apart are joined by ~."""
+    return f"By plasticity: {chain(measured, protocol)}."
+
+
+def chain(measured: Plasticity, protocol: str) -> str:
+    ranked = measured.ranking(protocol)
+    text = ranked[0]
+    for upper, lower in zip(ranked, ranked[1:], strict=False):
+        text += f" {'>' if apart(measured, protocol, upper, lower) else '~'} {lower}"
+    return text
+
+
+def apart(measured: Plasticity, protocol: str, upper: str, lower: str) -> bool:
+    """Is the mean of `upper` above that of `lower`, by the 95 % interval of their difference?"""
+    found = measured.differences
+    found = found[found["protocol"] == protocol]
+    for row in found.to_dict("records"):
+        if (row["first"], row["second"]) == (upper, lower):
+            return row["low"] > 0
+        if (row["first"], row["second"]) == (lower, upper):
+            return row["high"] < 0
+    return False
+
+
+def scale_warning(measured: Plasticity, protocol: str) -> str | None:
+    """Plasticity depends on the units of tokens; where relative change ranks otherwise, the ranking is of scale."""
+    by_rate, by_elasticity = measured.ranking(protocol), measured.ranking(protocol, by="elasticity")
+    if by_rate == by_elasticity:
+        return None
+    return (
+        f"Careful: the ranking is an effect of scale. By relative change (elasticity) it is {' > '.join(by_elasticity)}: "
+        "a norm's rate falls as tokens grow, a linear layer's does not. What to tune is a question for `pliant adapt`, "
+        "method by method on your data."
+    )
