@@ -10,11 +10,11 @@ import numpy as np
 import yaml
 
 from pliant.errors import PliantError
-from pliant.files import write_atomic
-from pliant.report import contents, words
+from pliant.report import contents
 from pliant.report.contents import Contents
 from pliant.report.statistics import mistakes, most_confused, reliability, wilson
 from pliant.report.svg import Line, Mark, bar_chart, line_chart
+from pliant.report.templates import render, write_page
 from pliant.report.thumbnails import data_uri, is_tiny
 
 if TYPE_CHECKING:
@@ -55,26 +55,12 @@ def write(run: Path, thumbnails: Mapping[str, Image] | None = None) -> Path:
             written.
     """
     run = Path(run)
-    html = _render(contents.read(run), thumbnails or {})
-    # A file name that is not valid UTF-8 reaches us with surrogates, which no encoding takes.
-    data = html.encode("utf-8", errors="replace")
-    write_atomic(run / NAME, lambda temporary: temporary.write_bytes(data))
-    return run / NAME
+    return write_page(run / NAME, _render(contents.read(run), thumbnails or {}))
 
 
 def _render(run: Contents, thumbnails: Mapping[str, Image]) -> str:
-    from jinja2 import Environment, PackageLoader
-
-    # Class names and paths are anybody's: all of them are escaped.
-    environment = Environment(
-        loader=PackageLoader("pliant", "report"), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters.update(
-        percent=words.percent, points=words.points, whole=words.whole, decimal=words.decimal, compact=words.compact,
-        size=words.size, duration=words.duration,
-    )  # fmt: skip
-    return environment.get_template("report.html").render(
+    return render(
+        "report.html",
         summary=run.summary,
         classes=run.classes,
         method=_method(run.summary["method"]),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pliant.files import write_atomic
 from pliant.report import contents, words
 from pliant.report.contents import Contents
+from pliant.report.figures import BLUE, GREY, INK, new_figure, save_figure, tidy, title
 from pliant.report.statistics import wilson
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 NAME = "result.png"
 _GRID_LIMIT = 12
 _BARS = 24
-_BLUE, _INK, _GREY = "#35608a", "#16191d", "#a9b1ba"
 
 
 def picture(run: Path) -> Path:
@@ -33,21 +31,11 @@ def picture(run: Path) -> Path:
         PliantError: `run` is not the folder of a finished run, or one of its files is damaged.
     """
     run = Path(run)
-    figure = _figure(contents.read(run))
-    with warnings.catch_warnings():
-        # A class name in a script that the font lacks is drawn as boxes; no reason to trouble the user.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        write_atomic(run / NAME, lambda path: figure.savefig(path, format="png", dpi=160, metadata={"Software": None}))
-    return run / NAME
+    return save_figure(_figure(contents.read(run)), run / NAME)
 
 
 def _figure(run: Contents) -> Figure:
-    # The objects themselves: pyplot would keep every figure and change the caller's backend.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10.5, 4.8), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10.5, 4.8)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1))
     loss = figure.add_subplot(grid[0, 0])
     accuracy = figure.add_subplot(grid[1, 0], sharex=loss)
@@ -55,7 +43,7 @@ def _figure(run: Contents) -> Figure:
     _loss(loss, run)
     _accuracy(accuracy, run)
     (_confusion if len(run.classes) <= _GRID_LIMIT else _bars)(right, run)
-    figure.suptitle(_headline(run), fontsize=12, color=_INK, parse_math=False)
+    title(figure, _headline(run))
     return figure
 
 
@@ -72,10 +60,10 @@ def _headline(run: Contents) -> str:
 
 
 def _loss(axes: Axes, run: Contents) -> None:
-    _tidy(axes)
-    axes.plot(*run.column("step", "loss"), color=_GREY, linewidth=0.9, label="each step")
-    axes.plot(*run.column("epoch", "train_loss"), color=_BLUE, marker="o", markersize=4, label="training")
-    axes.plot(*run.column("epoch", "val_loss"), color=_INK, linestyle="--", marker="s", markersize=4,
+    tidy(axes)
+    axes.plot(*run.column("step", "loss"), color=GREY, linewidth=0.9, label="each step")
+    axes.plot(*run.column("epoch", "train_loss"), color=BLUE, marker="o", markersize=4, label="training")
+    axes.plot(*run.column("epoch", "val_loss"), color=INK, linestyle="--", marker="s", markersize=4,
               markerfacecolor="white", label="validation")  # fmt: skip
     axes.set_ylabel("cross-entropy (nats)")
     axes.set_ylim(bottom=0)
@@ -84,9 +72,9 @@ def _loss(axes: Axes, run: Contents) -> None:
 
 
 def _accuracy(axes: Axes, run: Contents) -> None:
-    _tidy(axes)
+    tidy(axes)
     steps, top1 = run.column("epoch", "val_top1")
-    axes.plot(steps, 100 * top1, color=_INK, linestyle="--", marker="s", markersize=4, markerfacecolor="white")
+    axes.plot(steps, 100 * top1, color=INK, linestyle="--", marker="s", markersize=4, markerfacecolor="white")
     axes.set_ylabel("validation top-1 (%)")
     axes.set_xlabel("training step")
 
@@ -97,7 +85,7 @@ def _confusion(axes: Axes, run: Contents) -> None:
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for (row, column), share in np.ndenumerate(shares):
         axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8,
-                  color="white" if share > 0.55 else _INK)  # fmt: skip
+                  color="white" if share > 0.55 else INK)  # fmt: skip
     names = [_short(name) for name in run.classes]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8.5, parse_math=False)
     axes.set_yticks(range(len(names)), names, fontsize=8.5, parse_math=False)
@@ -107,11 +95,11 @@ def _confusion(axes: Axes, run: Contents) -> None:
 
 
 def _bars(axes: Axes, run: Contents) -> None:
-    _tidy(axes)
+    tidy(axes)
     accuracy = [(value, name) for value, name in zip(run.summary["test"]["per_class"], run.classes, strict=True)
                 if value is not None]  # fmt: skip
     shown = sorted(accuracy)[:_BARS]
-    axes.barh(range(len(shown)), [100 * value for value, _ in shown], color=_BLUE, height=0.7)
+    axes.barh(range(len(shown)), [100 * value for value, _ in shown], color=BLUE, height=0.7)
     axes.set_yticks(range(len(shown)), [_short(name) for _, name in shown], fontsize=7.5, parse_math=False)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
@@ -122,9 +110,3 @@ def _bars(axes: Axes, run: Contents) -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= 22 else f"{name[:21]}…"
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="both", color="#e8ebee", linewidth=0.8)
-    axes.set_axisbelow(True)

@@ -35,14 +35,20 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class Scale:
+    """From `low` to `high` in the data to `start` to `end` in the picture."""
+
     low: float
     high: float
     start: float
     end: float
+    log: bool = False
 
     def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+        low, high = self.low, self.high
+        if self.log:
+            value, low, high = math.log10(value), math.log10(low), math.log10(high)
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
 
 
 def line_chart(
@@ -64,15 +70,15 @@ def line_chart(
     end = float(xs.max()) or 1.0
     x_ticks = [tick for tick in ticks(0.0, end, whole=True) if tick <= end]
     y_ticks = [t for t in ticks(min(0.0, ys.min()) if zero else ys.min(), ys.max()) if t <= most + 1e-9]
-    across = _Scale(0.0, end, LEFT, WIDTH - RIGHT)
-    up = _Scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
-    parts = [_frame(across, up, x_ticks, y_ticks, x_label, y_label)]
+    across = Scale(0.0, end, LEFT, WIDTH - RIGHT)
+    up = Scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = [frame(across, up, x_ticks, y_ticks, x_label, y_label)]
     parts += [_vertical(across(mark.x), mark.name) for mark in marks]
     parts += [_curve(line, across, up) for line in lines]
     if len(lines) > 1:  # a lone curve is named by its axis
-        parts.append(_legend([(line.name, line.look) for line in lines]))
+        parts.append(legend([(line.name, line.look) for line in lines]))
     said = "; ".join(f"{line.name} ends at {_last(line.y):.4g}" for line in lines)
-    return _svg(parts, f"{y_label} over {x_label}: {said}")
+    return svg(parts, f"{y_label} over {x_label}: {said}")
 
 
 def bar_chart(
@@ -87,20 +93,20 @@ def bar_chart(
     """
     x_ticks = ticks(float(edges[0]), float(edges[-1]))
     y_ticks = ticks(0.0, top if top is not None else float(np.nanmax(heights)))
-    across = _Scale(x_ticks[0], x_ticks[-1], LEFT, WIDTH - RIGHT)
-    up = _Scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
-    parts = [_frame(across, up, x_ticks, y_ticks, x_label, y_label)]
+    across = Scale(x_ticks[0], x_ticks[-1], LEFT, WIDTH - RIGHT)
+    up = Scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = [frame(across, up, x_ticks, y_ticks, x_label, y_label)]
     for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
         if np.isfinite(height):
             x, y = across(low) + 1, up(height)
             parts.append(f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{across(high) - x - 1:.1f}" '
                          f'height="{up(0) - y:.1f}"/>')  # fmt: skip
     if diagonal:
-        parts.append(_straight("ideal", across(0), up(0), across(edges[-1]), up(edges[-1])))
-        parts.append(_legend([("this model", "bar"), (diagonal, "ideal")]))
+        parts.append(straight("ideal", across(0), up(0), across(edges[-1]), up(edges[-1])))
+        parts.append(legend([("this model", "bar"), (diagonal, "ideal")]))
     drawn = [f"{h:.3g} from {a:.2g} to {b:.2g}" for a, b, h in zip(edges, edges[1:], heights, strict=False)
              if np.isfinite(h) and h > 0]  # fmt: skip
-    return _svg(parts, f"{y_label} over {x_label}: {'; '.join(drawn) or 'no images'}")
+    return svg(parts, f"{y_label} over {x_label}: {'; '.join(drawn) or 'no images'}")
 
 
 def ticks(low: float, high: float, whole: bool = False) -> list[float]:
@@ -130,34 +136,34 @@ def _mean(values: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else math.nan
 
 
-def _frame(across: _Scale, up: _Scale, x_ticks: list[float], y_ticks: list[float], x_label: str, y_label: str) -> str:
+def frame(across: Scale, up: Scale, x_ticks: list[float], y_ticks: list[float], x_label: str, y_label: str) -> str:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = []
-    for tick in y_ticks:
-        parts.append(_straight("grid", LEFT, up(tick), right, up(tick)))
-        parts.append(_text("tick", LEFT - 7, up(tick) + 4, _tick(tick), "end"))
-    for tick in x_ticks:
-        x, number = across(tick), _tick(tick)
+    for value in y_ticks:
+        parts.append(straight("grid", LEFT, up(value), right, up(value)))
+        parts.append(text("tick", LEFT - 7, up(value) + 4, tick(value), "end"))
+    for value in x_ticks:
+        x, number = across(value), tick(value)
         # A long last number, centred, would leave the picture.
         anchor = "end" if x > WIDTH - 30 and len(number) > 4 else "middle"
-        parts.append(_straight("axis", x, bottom, x, bottom + 4))
-        parts.append(_text("tick", x, bottom + 18, number, anchor))
-    parts.append(_straight("axis", LEFT, bottom, right, bottom))
-    parts.append(_text("label", (LEFT + right) / 2, HEIGHT - 8, x_label, "middle"))
-    turned = _text("label", 0, 0, y_label, "middle")
+        parts.append(straight("axis", x, bottom, x, bottom + 4))
+        parts.append(text("tick", x, bottom + 18, number, anchor))
+    parts.append(straight("axis", LEFT, bottom, right, bottom))
+    parts.append(text("label", (LEFT + right) / 2, HEIGHT - 8, x_label, "middle"))
+    turned = text("label", 0, 0, y_label, "middle")
     parts.append(f'<g transform="translate(14 {(TOP + bottom) / 2:.0f}) rotate(-90)">{turned}</g>')
     return "".join(parts)
 
 
-def _straight(look: str, x1: float, y1: float, x2: float, y2: float) -> str:
+def straight(look: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{look}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _text(look: str, x: float, y: float, content: str, anchor: str = "start") -> str:
+def text(look: str, x: float, y: float, content: str, anchor: str = "start") -> str:
     return f'<text class="{look}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(content)}</text>'
 
 
-def _curve(line: Line, across: _Scale, up: _Scale) -> str:
+def _curve(line: Line, across: Scale, up: Scale) -> str:
     path, pen, points = [], "M", []
     for x, y in zip(line.x, line.y, strict=True):
         if not (math.isfinite(x) and math.isfinite(y)):
@@ -181,24 +187,24 @@ def _marker(x: float, y: float, look: str) -> str:
 def _vertical(x: float, name: str) -> str:
     side, anchor = (-6, "end") if x > WIDTH / 2 else (6, "start")
     bottom = HEIGHT - BOTTOM
-    return _straight("mark", x, TOP, x, bottom) + _text("tick", x + side, bottom - 8, name, anchor)
+    return straight("mark", x, TOP, x, bottom) + text("tick", x + side, bottom - 8, name, anchor)
 
 
-def _legend(names: Sequence[tuple[str, str]]) -> str:
+def legend(names: Sequence[tuple[str, str]]) -> str:
     parts, x = [], float(LEFT)
     for name, look in names:
         if look == "bar":
             parts.append(f'<rect class="bar" x="{x:.1f}" y="8" width="16" height="10"/>')
         else:
-            parts.append(_straight(look, x, 13, x + 24, 13))
+            parts.append(straight(look, x, 13, x + 24, 13))
             parts.append(_marker(x + 12, 13, look) if look in ("first", "second") else "")
         x += 22 if look == "bar" else 30
-        parts.append(_text("key", x, 17, name))
+        parts.append(text("key", x, 17, name))
         x += 7.2 * len(name) + 16
     return "".join(parts)
 
 
-def _tick(value: float) -> str:
+def tick(value: float) -> str:
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
@@ -209,6 +215,7 @@ def _last(values: np.ndarray) -> float:
     return float(values[np.isfinite(values)][-1])
 
 
-def _svg(parts: Sequence[str], said: str) -> Markup:
-    start = f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">'
-    return Markup(f"{start}{''.join(parts)}</svg>")  # every text in `parts` was escaped where it entered
+def svg(parts: Sequence[str], said: str, height: float = HEIGHT) -> Markup:
+    """The picture of `parts`, which hold escaped texts only; `said` is what it shows, for those who cannot see it."""
+    start = f'<svg class="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(said)}">'
+    return Markup(f"{start}{''.join(parts)}</svg>")

@@ -35,6 +35,15 @@ def compact(value: Any) -> str:
     return f"{value:.4g}" if _is_number(value) else MISSING
 
 
+def rate(value: Any) -> str:
+    """Four digits of what may be 0.02 or 400,000: 0.02412, 1.627, 29,469, 4.39e+11."""
+    if not _is_number(value):
+        return MISSING
+    if value and not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.2e}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}" if value else "0"
+
+
 def size(count: Any) -> str:
     """Bytes, in powers of 1,000."""
     if not _is_number(count):
