@@ -119,6 +119,11 @@ def load_adapted(folder: str | Path) -> nn.Module:
     Raises:
         PliantError: the backbone cannot be had, or its weights are not the ones that were adapted.
     """
+    return restore(load_backbone(folder), folder)
+
+
+def load_backbone(folder: str | Path) -> nn.Module:
+    """The plain backbone that a folder of what was learned names. Raises PliantError where it cannot be had."""
     config = read_config(learned_folder(folder))
     named = config["backbone"]
     if "name" not in named:
@@ -130,14 +135,13 @@ def load_adapted(folder: str | Path) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         if kind == "random":  # the same seed gives the same weights; the fingerprint tells where it does not
             torch.manual_seed(int(seed))
-        model = backbone.load(
+        return backbone.load(
             named["name"],
             weights=named["weights"] if from_file else None,
             num_classes=config["num_classes"],
             img_size=named["img_size"],
             random_init=kind == "random",
         )
-    return restore(model, folder)
 
 
 def learned_folder(folder: str | Path) -> Path:

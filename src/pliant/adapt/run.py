@@ -21,7 +21,6 @@ from pliant import anatomy, backbone, report
 from pliant.adapt import checkpoint, learned
 from pliant.adapt.defaults import micro_batch, resolve
 from pliant.adapt.features import Cached, CacheRequest, Inputs, Streamed, cached, sampled
-from pliant.interrupt import Interrupted
 from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
@@ -30,6 +29,7 @@ from pliant.backbone.weights import read_safetensors
 from pliant.data import ImageSet, Preprocess, Splits, open_splits
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_json, write_text
+from pliant.interrupt import Interrupted
 from pliant.memory import Memory, keep_freed_memory
 from pliant.methods import Plan, adaptation_of, plan
 from pliant.progress import say

@@ -23,12 +23,12 @@ from pliant.adapt import checkpoint
 from pliant.adapt.batches import epoch_batches, epoch_order, mix, one_hot
 from pliant.adapt.checkpoint import Position
 from pliant.adapt.features import Inputs
-from pliant.interrupt import Interrupt
 from pliant.adapt.metrics import measure
 from pliant.adapt.schedule import rate_factor
 from pliant.adapt.settings import Settings
 from pliant.errors import PliantError
 from pliant.files import explained
+from pliant.interrupt import Interrupt
 from pliant.methods import Plan
 from pliant.progress import Live, clock, say
 

@@ -74,7 +74,7 @@ def create(
     size = img_size or native
     _check_size(size, config, name)
     preprocess, notes = _preprocess(files.processor, size)
-    with _quiet():
+    with quiet():
         if files.weights is None:
             _resize_config(config, size)
             model = _build(config, num_classes)
@@ -331,7 +331,7 @@ def _shape(shape: Any) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """transformers' own reports of missing keys are off: pliant's notes and errors say it."""
     from transformers.utils import logging
 

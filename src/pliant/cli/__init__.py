@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pliant.cli import adapt, catalogue, demo, inspect, use
+from pliant.cli import adapt, catalogue, demo, inspect, plasticity, use
 from pliant.errors import PliantError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("adapt")(adapt.adapt)
 app.command("evaluate")(use.evaluate)
 app.command("predict")(use.predict)
 app.command("inspect")(inspect.inspect)
+app.command("plasticity")(plasticity.plasticity)
+app.command("bounds")(plasticity.bounds)
 app.command("models")(catalogue.models)
 app.command("data")(catalogue.data)
 app.command("demo")(demo.demo)

@@ -26,7 +26,9 @@ RADII = ("max", "mean")
 def check_radius(radius: str | float) -> None:
     """Raises PliantError unless it is max, mean or a positive number."""
     if radius not in RADII and not (isinstance(radius, (int, float)) and math.isfinite(radius) and radius > 0):
-        raise PliantError(f"--radius {radius}: give max (a true bound), mean (what the paper plots) or a positive number")
+        raise PliantError(
+            f"--radius {radius}: give max (a true bound), mean (what the paper plots) or a positive number"
+        )
 
 
 def block_bounds(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from pliant.measure.parts import Parts, norm_numbers
+from pliant.measure.parts import Norm, Parts, norm_numbers
 
 
 @dataclass
@@ -27,13 +27,17 @@ class Extent:
     sequence: int = 0
     inner: dict[str, float] = field(default_factory=dict)
 
-    def see(self, x: Tensor) -> None:
-        """Take in tokens (B, n, width)."""
-        norms = x.square().sum(-1).sqrt()
+    def see(self, norms: Tensor) -> None:
+        """Take in the norms of tokens, (B, n)."""
         self.largest = max(self.largest, float(norms.max()))
-        self.total += float(norms.double().sum())
+        self.total += float(norms.sum())
         self.tokens += norms.numel()
-        self.sequence = max(self.sequence, x.shape[-2])
+        self.sequence = max(self.sequence, norms.shape[1])
+
+    def see_spread(self, norm: Norm | None, x: Tensor) -> None:
+        """Take in what `norm`, if it is one, divides tokens (B, n, width) by."""
+        if norm is not None:
+            self.spread = min(self.spread, float(norm.spread(x).min()))
 
     def see_inner(self, name: str, spread: Tensor) -> None:
         self.inner[name] = min(self.inner.get(name, float("inf")), float(spread.min()))
@@ -53,9 +57,9 @@ def watch_inner_norms(parts: Parts, extent: Extent) -> list:
     handles = []
     for name in INNER_NORMS:
         module = getattr(parts.attention, name, None)
-        norm = norm_numbers(module) if isinstance(module, nn.Module) else None
-        if norm is not None:
-            def note(_, arguments, name=name, norm=norm):
+        if isinstance(module, nn.Module) and (norm := norm_numbers(module)) is not None:
+
+            def note(_, arguments, name=name, norm=norm) -> None:
                 extent.see_inner(name, norm.spread(arguments[0]))
 
             handles.append(module.register_forward_pre_hook(note))

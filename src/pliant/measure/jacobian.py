@@ -37,9 +37,9 @@ def spectral_norms(function: Callable[[Tensor], Tensor], x: Tensor, iterations: 
     found = torch.zeros(len(x), device=x.device, dtype=x.dtype)
     # Parameters need no gradient here, and the fused attention kernels know no forward derivative.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        _, pull = torch.func.vjp(function, x)
+        pull: Any = torch.func.vjp(function, x)[1]
         for _ in range(iterations):
-            _, pushed = torch.func.jvp(function, (x,), (v,))
+            pushed: Any = torch.func.jvp(function, (x,), (v,))[1]
             before, found = found, pushed.flatten(1).norm(dim=1)
             if bool((found <= before * (1 + TOLERANCE)).all()):
                 break
@@ -65,9 +65,8 @@ def local_norms(model: nn.Module, tokens: Tensor) -> Iterator[np.ndarray]:
     for stage in anatomy.stages(model)[1:]:
         kind, _, number = stage.name.partition(".")
         if kind == "block":
-            with _inputs(parts[int(number)]) as given:
-                with torch.no_grad():
-                    tokens = stage.run(tokens)
+            with _inputs(parts[int(number)]) as given, torch.no_grad():
+                tokens = stage.run(tokens)
             yield _of_block(parts[int(number)], given)
         elif kind == "after":
             with torch.no_grad():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,70 +15,68 @@ ESTIMATORS = ("paired", "cyclic", "all-pairs")
 SHIFTS = 4
 """Pairs an image takes part in under `cyclic`."""
 
-_CHUNK = 2**18
-"""Numbers that are subtracted at a time: few enough to stay in a core's cache."""
-_NEAR = 1e-6
-"""Squared distance over squared norms below which a Gram matrix is not trusted."""
+_CHUNK = 2**20
+"""Numbers that are subtracted at a time, so that a block of large inputs needs no second block of memory."""
 
 
 def shifts_of(estimator: str, size: int) -> range:
-    """Image i of one side meets images i + k, k in the result, of the other side, modulo `size`."""
+    """Image i of one side meets image i + k, k in the result, of the other side, modulo `size`."""
     return range({"paired": 1, "cyclic": min(SHIFTS, size), "all-pairs": size}[estimator])
+
+
+def taken_pairs(shifts: range, size: int) -> np.ndarray:
+    """Which pairs (i, j) that is, bool (size, size)."""
+    distance = (np.arange(size)[None] - np.arange(size)[:, None]) % size
+    return np.isin(distance, shifts)
 
 
 def squared_distances(x: Tensor, y: Tensor, shifts: range) -> Tensor:
     """||x_i - y_j||_F^2 in float64, (B, B); NaN for pairs that are not taken.
 
-    All pairs of a large block go through a Gram matrix of centred values in float64, which costs as much as a few
-    shifts by subtraction; pairs that are nearly equal are subtracted after all.
+    By subtraction: a Gram matrix of a block this small is no faster, and it would cancel for near duplicates.
 
     Args:
-        x, y: (B, ...), rows are images.
+        x, y: (B, ..., width), rows are images.
     """
-    x, y = x.flatten(1), y.flatten(1)
-    if len(shifts) > SHIFTS and len(shifts) == len(x):
-        return _by_gram(x, y)
-    found = torch.full((len(x), len(x)), torch.nan, dtype=torch.float64)
-    rows = torch.arange(len(x))
+    return paired_up(lambda a, b: squared_norms(a - b), x, y, shifts)
+
+
+def paired_up(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, shifts: range) -> Tensor:
+    """`function` of pairs of images, (P, ...) and (P, ...) to (P,) or (P, S), laid out as (B, B) or (S, B, B)."""
+    size, piece = len(x), max(1, _CHUNK // x[0].numel())
+    found: Tensor | None = None
     for k in shifts:
-        columns = (rows + k) % len(x)
-        found[rows, columns] = _by_subtraction(x, y, rows, columns)
+        for start, end in _runs(size, k, piece):
+            shifted = (start + k) % size
+            values = function(x[start:end], y[shifted : shifted + end - start]).double().cpu()
+            if found is None:
+                found = torch.full((*values.shape[1:], size, size), torch.nan, dtype=torch.float64)
+            rows = torch.arange(start, end)
+            found[..., rows, (rows + k) % size] = values.movedim(0, -1)
+    assert found is not None
     return found
 
 
-def _by_subtraction(x: Tensor, y: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    size = max(1, _CHUNK // x.shape[1])
-    pieces = [squared_norms(x[r] - y[c]) for r, c in zip(rows.split(size), columns.split(size), strict=True)]
-    return torch.cat(pieces)
+def _runs(size: int, k: int, piece: int) -> Iterator[tuple[int, int]]:
+    """Rows of shift k in runs of at most `piece` whose columns do not wrap around: slices, which copy nothing."""
+    for low, high in ((0, size - k), (size - k, size)):
+        for start in range(low, high, piece):
+            yield start, min(high, start + piece)
 
 
-def _by_gram(x: Tensor, y: Tensor) -> Tensor:
-    gram = torch.zeros(len(x), len(y), dtype=torch.float64, device=x.device)
-    squares = [torch.zeros(len(side), dtype=torch.float64, device=x.device) for side in (x, y)]
-    for a, b in zip(x.split(4096, dim=1), y.split(4096, dim=1), strict=True):
-        a, b = a.double(), b.double()
-        centre = (a.mean(0) + b.mean(0)) / 2
-        a, b = a - centre, b - centre
-        gram += a @ b.T
-        squares[0] += a.square().sum(1)
-        squares[1] += b.square().sum(1)
-    scale = squares[0][:, None] + squares[1]
-    found = scale - 2 * gram
-    rows, columns = torch.nonzero(found <= _NEAR * scale, as_tuple=True)
-    if len(rows):
-        found[rows, columns] = _by_subtraction(x, y, rows, columns).to(found)
-    return found.cpu()
+def token_norms(x: Tensor) -> Tensor:
+    """Norms of tokens, (B, ..., width) to float64 (B, tokens). A token is summed in x's type, all else in float64."""
+    return torch.linalg.vector_norm(x, dim=-1).double().reshape(len(x), -1)
 
 
 def squared_norms(x: Tensor) -> Tensor:
-    """||x_i||_F^2 in float64, (B,): rows summed in float32 in pieces of 64, pieces in float64."""
-    flat = x.flatten(1)
-    whole = flat.shape[1] // 64 * 64
-    squares = flat[:, :whole].reshape(len(flat), -1, 64).square().sum(-1).sum(-1, dtype=torch.float64)
-    return (squares + flat[:, whole:].square().sum(-1, dtype=torch.float64)).cpu()
+    """||x_i||_F^2 in float64, (B,)."""
+    return token_norms(x).square().sum(1)
 
 
-def blocks_of_pairs(x_batches: Iterable[Any], y_batches: Iterable[Any], size: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+def blocks_of_pairs(
+    x_batches: Iterable[Any], y_batches: Iterable[Any], size: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Blocks of as many images of either side, each image in one block.
 
     Args:

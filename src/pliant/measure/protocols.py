@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pliant import anatomy
 from pliant.errors import PliantError
 from pliant.measure.extents import Extent, watch_inner_norms
-from pliant.measure.pairs import squared_distances, squared_norms
+from pliant.measure.pairs import squared_distances, token_norms
 from pliant.measure.parts import COMPONENTS, Parts, first_tensor, norm_numbers, parts_of, tokens_of
 from pliant.measure.statistics import Sample
 
@@ -61,6 +61,9 @@ def joined(samples: list[Sample]) -> Sample:
     return Sample(*(np.concatenate([getattr(s, name) for s in samples]) for name in ("rates", "inputs", "outputs")))
 
 
+_NOTHING = (None, torch.empty(0), np.empty(0))
+
+
 class _Reader:
     """Reads norms and distances at the ends of one block's components while it runs."""
 
@@ -68,7 +71,7 @@ class _Reader:
         self.index, self.parts, self.extents, self.shifts = index, parts, extents, shifts
         self.distances: dict[str, np.ndarray] = {}
         self.norms: dict[str, np.ndarray] = {}
-        self._last: tuple[Tensor | None, np.ndarray, np.ndarray] = (None, np.empty(0), np.empty(0))
+        self._last: tuple[Tensor | None, Tensor, np.ndarray] = _NOTHING
 
     def run(self, block: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
         handles = watch_inner_norms(self.parts, self.extents["MHA"])
@@ -83,7 +86,7 @@ class _Reader:
         try:
             return block(tokens)
         finally:
-            self._last = (None, np.empty(0), np.empty(0))
+            self._last = _NOTHING
             for handle in handles:
                 handle.remove()
 
@@ -92,29 +95,32 @@ class _Reader:
 
         def read(_, arguments, options) -> None:
             x = tokens_of(arguments, options)
-            self._read(f"{name} in", x)
-            extent = self.extents[name]
-            extent.see(x)
-            if norm is not None:
-                extent.spread = min(extent.spread, float(norm.spread(x).min()))
+            self.extents[name].see(self._read(f"{name} in", x))
+            self.extents[name].see_spread(norm, x)
 
         return read
 
     def _after(self, name: str):
-        return lambda _, arguments, output: self._read(f"{name} out", first_tensor(output))
+        def read(_, arguments, output) -> None:  # what a hook returns would take the output's place
+            self._read(f"{name} out", first_tensor(output))
 
-    def _read(self, point: str, x: Tensor) -> None:
+        return read
+
+    def _read(self, point: str, x: Tensor) -> Tensor:
+        """Note norms and distances of x (2B, n, width) at a point; returns the norms of its tokens (2B, n)."""
         # What one component puts out is often what the next one takes in.
         if x is not self._last[0]:
             half = len(x) // 2
-            norms = squared_norms(x)
+            norms = token_norms(x)
             if not bool(norms.isfinite().all()):
                 raise not_finite(self.index, point)
-            distances = squared_distances(x[:half], x[half:], self.shifts)
-            self._last = (x, norms.reshape(2, half).numpy(), distances.numpy())
+            self._last = (x, norms, squared_distances(x[:half], x[half:], self.shifts).numpy())
+        _, norms, distances = self._last
+        squares = norms.square().sum(1).reshape(2, -1).cpu().numpy()
         # Gate and value are two outputs of one FC1: their squares add up.
-        before = self.norms.get(point, 0.0), self.distances.get(point, 0.0)
-        self.norms[point], self.distances[point] = before[0] + self._last[1], before[1] + self._last[2]
+        self.norms[point] = self.norms.get(point, 0.0) + squares
+        self.distances[point] = self.distances.get(point, 0.0) + distances
+        return norms
 
     def sample(self, points: tuple[str, ...], ends: tuple[tuple[int, int], ...]) -> Sample:
         missing = [point for point in points if point not in self.norms]

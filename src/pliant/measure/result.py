@@ -84,7 +84,12 @@ class Plasticity:
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain values: table, blocks, sub-layers, differences and what the summary holds."""
-        frames = {"table": self.table(), "blocks": self.blocks(), "sublayers": self.sublayers(), "differences": self.differences}
+        frames = {
+            "table": self.table(),
+            "blocks": self.blocks(),
+            "sublayers": self.sublayers(),
+            "differences": self.differences,
+        }
         return {**self.summary, **{name: records(frame) for name, frame in frames.items()}}
 
     def _pick(self, kind: str, protocol: str | None, blocks: bool) -> pd.DataFrame:
@@ -101,7 +106,7 @@ class Plasticity:
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as dictionaries; what is not a number becomes None, as JSON has no name for it."""
     return [
-        {name: None if pd.isna(value) else value for name, value in row.items()}
+        {str(name): None if pd.isna(value) else value for name, value in row.items()}
         for row in frame.astype(object).to_dict("records")
     ]
 
@@ -120,7 +125,9 @@ def load(folder: str | Path) -> Plasticity:
     except (ValueError, OSError, KeyError, AttributeError) as error:
         raise PliantError(f"{folder}: not readable as a measurement ({str(error).splitlines()[0]})") from error
     if missing or "protocols" not in summary:
-        raise PliantError(f"{folder / TABLE}: not the table of a measurement, it lacks {', '.join(sorted(missing)) or 'protocols'}")
+        raise PliantError(
+            f"{folder / TABLE}: not the table of a measurement, it lacks {', '.join(sorted(missing)) or 'protocols'}"
+        )
     return Plasticity(rows, differences, summary)
 
 
@@ -142,5 +149,7 @@ def compare(first: Plasticity, second: Plasticity) -> pd.DataFrame:
             "measure both with --protocol both"
         )
     ratio = both["mean_second"] / both["mean_first"]
-    relative = sum(((both[f"high_{n}"] - both[f"mean_{n}"]) / both[f"mean_{n}"]) ** 2 for n in ("first", "second")) ** 0.5
+    relative = (
+        sum(((both[f"high_{n}"] - both[f"mean_{n}"]) / both[f"mean_{n}"]) ** 2 for n in ("first", "second")) ** 0.5
+    )
     return both.assign(ratio=ratio, ratio_low=ratio * np.exp(-relative), ratio_high=ratio * np.exp(relative))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -13,15 +14,22 @@ from torch import Tensor, nn
 from pliant import anatomy
 from pliant.errors import PliantError
 from pliant.measure.extents import Extent, watch_inner_norms
-from pliant.measure.pairs import squared_distances, squared_norms
+from pliant.measure.pairs import paired_up, squared_distances, squared_norms, token_norms
 from pliant.measure.parts import (
-    COMPONENTS, Norm, Parts, attention_on, effective_weight, fc1_on, fc2_on, norm_numbers, parts_of,
+    COMPONENTS,
+    Norm,
+    Parts,
+    attention_on,
+    effective_weight,
+    fc2_on,
+    norm_numbers,
+    parts_of,
 )  # fmt: skip
 from pliant.measure.protocols import not_finite, ratio
 from pliant.measure.statistics import Sample
 
 _CHUNK = 4
-"""Images whose d x d matrices are formed at a time."""
+"""Images or pairs whose d x d matrices are formed at a time."""
 
 
 class SharedInput:
@@ -80,12 +88,12 @@ class SharedInput:
             algebra.measure(tokens, shifts, distances, norms)
         for place, apply in chain(self._direct, self._attentions(tokens)):
             output = apply(tokens)
-            norms[place] = squared_norms(output).reshape(2, half)
+            norms[place] = squared_norms(output).reshape(2, half).cpu()
             distances[place] = squared_distances(output[:half], output[half:], shifts)
         self._check(norms)
         self._see(tokens)
         into = squared_distances(tokens[:half], tokens[half:], shifts).numpy()
-        inputs = np.broadcast_to(squared_norms(tokens).reshape(1, 2, half).numpy(), norms.shape)
+        inputs = np.broadcast_to(squared_norms(tokens).reshape(1, 2, half).cpu().numpy(), norms.shape)
         return Sample(ratio(distances, into), inputs, norms)
 
     def _attentions(self, tokens: Tensor):
@@ -102,14 +110,14 @@ class SharedInput:
             raise not_finite(block, f"{COMPONENTS[component]} out")
 
     def _see(self, tokens: Tensor) -> None:
+        norms = token_norms(tokens)
         for parts, extents in zip(self.parts, self.extents, strict=True):
             for extent in extents.values():
-                extent.see(tokens)
-            wide = padded(tokens, fc2_width(parts))
-            for name, module, x in (("LN1", parts.ln1, tokens), ("LN2", parts.ln2, tokens), ("FC2", parts.inner_norm, wide)):
-                norm = norm_numbers(module) if module is not None else None
-                if norm is not None:
-                    extents[name].spread = min(extents[name].spread, float(norm.spread(x).min()))
+                extent.see(norms)
+            extents["LN1"].see_spread(norm_numbers(parts.ln1), tokens)
+            extents["LN2"].see_spread(norm_numbers(parts.ln2), tokens)
+            if parts.inner_norm is not None:
+                extents["FC2"].see_spread(norm_numbers(parts.inner_norm), padded(tokens, fc2_width(parts)))
 
 
 def fc2_width(parts: Parts) -> int:
@@ -151,18 +159,19 @@ class _Norms:
 
     def measure(self, tokens: Tensor, shifts: range, distances: np.ndarray, norms: np.ndarray) -> None:
         half = len(tokens) // 2
-        rows = torch.arange(half)
         for group in self.groups:
             gamma, beta = torch.stack(group.gammas, dim=1), torch.stack(group.betas, dim=1)  # (d, norms)
             z = group.norm.normalised(tokens)
             squares, sums = _over_tokens(z.square()), _over_tokens(z)
             squared = squares @ gamma.square() + 2 * sums @ (gamma * beta) + z.shape[1] * beta.square().sum(0)
             norms[group.places] = squared.T.reshape(-1, 2, half)
-            found = torch.full((len(group.places), half, half), torch.nan, dtype=torch.float64)
-            for k in shifts:
-                columns = (rows + k) % half
-                found[:, rows, columns] = (_over_tokens((z[rows] - z[half + columns]).square()) @ gamma.square()).T
-            distances[group.places] = found
+            between = partial(_between, gamma.square())
+            distances[group.places] = paired_up(between, z[:half], z[half:], shifts)
+
+
+def _between(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Squared distances of normalised tokens, features weighted: (P, n, d) to (P, norms)."""
+    return _over_tokens((a - b).square()) @ weight
 
 
 def _over_tokens(x: Tensor) -> Tensor:
@@ -193,19 +202,10 @@ class _Linear:
         linear = _over_tokens(tokens) @ torch.stack(self.crossed, dim=1).double().cpu()
         constant = tokens.shape[1] * torch.stack(self.constant)
         norms[self.places] = (self._quadratic(tokens) + 2 * linear + constant).T.reshape(-1, 2, half)
-        rows = torch.arange(half)
-        found = torch.full((len(self.places), half, half), torch.nan, dtype=torch.float64)
-        for k in shifts:
-            columns = (rows + k) % half
-            found[:, rows, columns] = self._quadratic(tokens[:half], tokens[half:][columns]).T
-        distances[self.places] = found
+        distances[self.places] = paired_up(lambda a, b: self._quadratic(a - b), tokens[:half], tokens[half:], shifts)
 
-    def _quadratic(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """<W^T W, (x - y)^T (x - y)> of every layer, (B, layers)."""
+    def _quadratic(self, x: Tensor) -> Tensor:
+        """<W^T W, x^T x> of every layer, (B, n, d) to (B, layers)."""
         assert self._joined is not None
-        found = []
-        for start in range(0, len(x), _CHUNK):
-            part = x[start : start + _CHUNK]
-            part = part if y is None else part - y[start : start + _CHUNK]
-            found.append((part.transpose(1, 2) @ part).flatten(1) @ self._joined)
-        return torch.cat(found).double().cpu()
+        pieces = [(part.mT @ part).flatten(1) @ self._joined for part in x.split(_CHUNK)]
+        return torch.cat(pieces).double().cpu()

@@ -61,7 +61,9 @@ class Moments:
         rates = np.where(counts, sample.rates, 0.0)
         for side, axis in ((0, 2), (1, 1)):
             number = counts.sum(axis=axis - 1)
-            cluster = np.concatenate([number[None], rates.sum(axis=axis), sample.inputs[:, side], sample.outputs[:, side]])
+            cluster = np.concatenate(
+                [number[None], rates.sum(axis=axis), sample.inputs[:, side], sample.outputs[:, side]]
+            )
             cluster = cluster[:, number > 0]
             self.images[side] += cluster.shape[1]
             self._totals[side] += cluster.sum(axis=1)

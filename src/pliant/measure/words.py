@@ -34,8 +34,10 @@ def _joint(names: list[str]) -> list[str]:
 
 def _verb(what: str, names: list[str]) -> str:
     single = len(names) == 1 and names[0] != "LayerNorms"
-    return f"{what}s" if single and what in ("amplify", "contract") and what != "amplify" else (
-        "amplifies" if single and what == "amplify" else what
+    return (
+        f"{what}s"
+        if single and what in ("amplify", "contract") and what != "amplify"
+        else ("amplifies" if single and what == "amplify" else what)
     )
 
 

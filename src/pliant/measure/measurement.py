@@ -17,9 +17,10 @@ from pliant import anatomy
 from pliant.errors import PliantError
 from pliant.interrupt import Interrupt
 from pliant.measure.bounds import block_bounds, check_radius
+from pliant.measure.extents import Extent
 from pliant.measure.jacobian import local_norms
-from pliant.measure.pairs import ESTIMATORS, blocks_of_pairs, shifts_of
-from pliant.measure.parts import COMPONENTS, attention_on
+from pliant.measure.pairs import ESTIMATORS, blocks_of_pairs, shifts_of, taken_pairs
+from pliant.measure.parts import COMPONENTS, attention_on, parts_of
 from pliant.measure.protocols import InSitu
 from pliant.measure.result import COLUMNS, COMPONENT, SUBLAYER, Plasticity
 from pliant.measure.shared_input import SharedInput
@@ -35,7 +36,7 @@ Progress = Callable[[str], None]
 
 def plasticity(
     model: nn.Module, x_batches: Iterable[Any], y_batches: Iterable[Any], *, protocol: str = "in-situ",
-    estimator: str = "paired", precision: float | None = None, block: int | None = None, images: int | None = None,
+    estimator: str = "cyclic", precision: float | None = None, block: int | None = None, images: int | None = None,
     local: int = LOCAL, radius: str | float = "max", progress: Progress | None = None,
 ) -> Plasticity:  # fmt: skip
     """Measure the plasticity of every component of every block.
@@ -108,7 +109,13 @@ class _Run:
     """One measurement under way."""
 
     def __init__(
-        self, model: nn.Module, names: list[str], estimator: str, precision: float | None, images: int | None, local: int
+        self,
+        model: nn.Module,
+        names: list[str],
+        estimator: str,
+        precision: float | None,
+        images: int | None,
+        local: int,
     ) -> None:
         self.model, self.family, self.found = model, anatomy.family_of(model), anatomy.find(model)
         self.device = next(model.parameters()).device
@@ -133,12 +140,12 @@ class _Run:
             self.kept.append((x[: self.local], y[: self.local]))
         tokens = self.family.embed(self.model, torch.cat([x, y]).to(self.device))
         if not bool(tokens.isfinite().all()):
-            raise PliantError("the embedding puts out values that are not finite: the weights or the inputs are damaged")
+            raise PliantError(
+                "the embedding puts out values that are not finite: the weights or the inputs are damaged"
+            )
         self.tokens = tokens[:1]
         shifts = shifts_of(self.estimator, len(x))
-        taken = np.zeros((len(x), len(x)), dtype=bool)
-        for k in shifts:
-            taken[np.arange(len(x)), (np.arange(len(x)) + k) % len(x)] = True
+        taken = taken_pairs(shifts, len(x))
         for place, (protocol, moments) in enumerate(zip(self.protocols, self.moments, strict=True)):
             sample = protocol.measure(tokens, shifts)
             counts = moments.add(sample, taken)
@@ -205,7 +212,9 @@ class _Run:
             "local_images": 0 if local is None else local.shape[-1],
         }
         single = np.concatenate(self.single, axis=2) if self.single else None
-        return Plasticity(pd.concat(rows, ignore_index=True), pd.concat(differences, ignore_index=True), summary, single)
+        return Plasticity(
+            pd.concat(rows, ignore_index=True), pd.concat(differences, ignore_index=True), summary, single
+        )
 
     def _refuse_too_little(self) -> None:
         first = self.moments[0]
@@ -238,14 +247,37 @@ class _Run:
         return np.array([[each[name] for name in COMPONENTS] for each in found])
 
 
+@torch.no_grad()
+def weight_bounds(model: nn.Module, inputs: Tensor, radius: str | float) -> pd.DataFrame:
+    """What the weights alone tell: bounds of linear layers, and of attention on tokens at most `radius` long (a number).
+
+    Args:
+        inputs: any input of the shape that is meant (1, ...); it sets the number of tokens.
+
+    Returns:
+        Columns block, component, bound; NaN where data is needed.
+    """
+    check_radius(radius)
+    family = anatomy.family_of(model)
+    found = family.describe(model)
+    tokens = family.embed(model, inputs)
+    extents = {name: Extent(sequence=tokens.shape[1]) for name in COMPONENTS}
+    blocks = parts_of(model, found)
+    rotary = attention_on(model, family, blocks[0], tokens).rotary
+    rows = [
+        {"block": index, "component": name, "bound": bound}
+        for index, parts in enumerate(blocks)
+        for name, bound in block_bounds(model, found, parts, extents, radius=radius, rotary=rotary).items()
+    ]
+    return pd.DataFrame(rows)
+
+
 def over_blocks(series: tuple[str, ...], depth: int) -> np.ndarray:
     """Weights (S, depth * S) of the mean over blocks of each of the S series of a block."""
     return np.tile(np.eye(len(series)), depth) / depth
 
 
-def _rows(
-    protocol: Any, moments: Moments, depth: int, bounds: np.ndarray, local: np.ndarray | None
-) -> pd.DataFrame:
+def _rows(protocol: Any, moments: Moments, depth: int, bounds: np.ndarray, local: np.ndarray | None) -> pd.DataFrame:
     """The rows of one protocol: means over blocks, then every block."""
     size = len(protocol.series)
     missing = np.full((depth, size - len(COMPONENTS)), np.nan)
