@@ -8,6 +8,7 @@ import pytest
 
 from pliant import report
 from tests.report.fake import fake_run, read_summary, thumbnails, write_summary
+from tests.report.measured import fake_measurement
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -49,3 +50,17 @@ def test_nothing_overflows(tmp_path, classes):
     write_summary(run, summary)
     report.write(run, thumbnails(report.hardest(run)))
     assert measure(run, tmp_path / "profile") == {width: (width, "") for width in WIDTHS}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("kind", ["measurement", "comparison"])
+def test_nothing_overflows_of_plasticity(tmp_path, kind):
+    name = "a-name-without-any-blank-that-is-longer-than-a-phone-is-wide" * 3
+    named = dict.fromkeys(("model", "weights", "pretrain", "downstream", "command"), name)
+    measured = fake_measurement(("in-situ", "shared-input"), depth=32, notes=[name], **named)
+    if kind == "measurement":
+        measured.save(tmp_path)
+        report.write_plasticity(tmp_path, base=measured, rates=measured.rates)
+    else:
+        report.write_comparison(measured, measured, (name, name), tmp_path)
+    assert measure(tmp_path, tmp_path / "profile") == {width: (width, "") for width in WIDTHS}

@@ -1,6 +1,9 @@
-"""What a run looks like: one page for people, one picture for a README. Reads the run folder and nothing else."""
+"""What a run and a measurement look like: pages for people, pictures for a README. Reads result folders alone."""
 
+from pliant.report.comparison_page import write_comparison
 from pliant.report.page import hardest, write
 from pliant.report.picture import picture
+from pliant.report.plasticity_figure import plasticity_figure
+from pliant.report.plasticity_page import write_plasticity
 
-__all__ = ["hardest", "picture", "write"]
+__all__ = ["hardest", "picture", "plasticity_figure", "write", "write_comparison", "write_plasticity"]

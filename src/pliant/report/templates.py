@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pliant.files import write_atomic
 from pliant.report import words
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-def render(template: str, **values: Any) -> str:
-    """The page of one of the templates beside this module. Names and paths are anybody's: all of them are escaped."""
+
+@cache
+def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(
@@ -20,7 +24,12 @@ def render(template: str, **values: Any) -> str:
         percent=words.percent, points=words.points, whole=words.whole, decimal=words.decimal, compact=words.compact,
         rate=words.rate, size=words.size, duration=words.duration,
     )  # fmt: skip
-    return environment.get_template(template).render(**values)
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    """The page of one of the templates beside this module. Names and paths are anybody's: all of them are escaped."""
+    return _environment().get_template(template).render(**values)
 
 
 def write_page(path: Path, html: str) -> Path:

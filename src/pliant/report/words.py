@@ -30,9 +30,9 @@ def decimal(value: Any, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if _is_number(value) else MISSING
 
 
-def compact(value: Any) -> str:
+def compact(value: Any, digits: int = 4) -> str:
     """As few characters as say it: 0.001, 3e-05, 12.5."""
-    return f"{value:.4g}" if _is_number(value) else MISSING
+    return f"{value:.{digits}g}" if _is_number(value) else MISSING
 
 
 def rate(value: Any) -> str:
