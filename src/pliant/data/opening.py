@@ -9,6 +9,7 @@ import numpy as np
 
 from pliant.data.images import ImageSet
 from pliant.data.sources import Opened, open_source
+from pliant.data.spec import without_count
 from pliant.data.splits import Splits, hold_out, limited, restore
 from pliant.data.verify import drop_unreadable
 from pliant.data.wording import counted, shown
@@ -37,7 +38,8 @@ def open_splits(
     images are matched to them by name.
 
     Args:
-        spec: a folder of images, a parquet file or folder, `hf:name`, or a name of `catalogue()`.
+        spec: a folder of images, a parquet file or folder, `hf:name`, or a name of `catalogue()`; `[n=500]` behind any
+            of them is `limit_train=500`.
         limit_train, limit_val, limit_test: at most this many images after splitting, every class keeping its share.
             With `limit_train` alone, validation shrinks in proportion.
         max_corrupt: share of images that may be unreadable; they are dropped and listed in `skipped`.
@@ -51,9 +53,11 @@ def open_splits(
     for option, fraction in (("--val-fraction", val_fraction), ("--test-fraction", test_fraction)):
         if not 0 < fraction < 1:
             raise PliantError(f"{option} {fraction:g}: must lie between 0 and 1")
-    opened = open_source(spec)
+    source, count = without_count(spec)
+    opened = open_source(source)
     if stored is not None:
         return restore(opened.parts, stored, spec)
+    limit_train = _one_limit(limit_train, count, spec)
     notes = list(opened.notes)
     parts = _three(opened, spec, seed, val_fraction, test_fraction, notes)
     classes = parts["train"].classes
@@ -61,7 +65,7 @@ def open_splits(
     if limit_train is not None and limit_val is None:
         limit_val = max(round(limit_train * val_fraction / (1 - val_fraction)), len(classes))
     limits = {"train": limit_train, "val": limit_val, "test": limit_test}
-    _check_limit(limit_train, parts["train"])
+    _check_limit(limit_train, parts["train"], spec if count else f"--limit-train {limit_train}")
     parts = {name: limited(images, limits[name], seed, name) for name, images in parts.items()}
     skipped: list[str] = []
     if verify:
@@ -85,14 +89,19 @@ def open_set(
     Notes, and unreadable images that were left out, are told on standard error.
 
     Args:
+        spec: as for `open_splits`; a number of training images in brackets limits the split `train` and no other.
         classes: labels are matched by name onto these.
 
     Raises:
         PliantError: no such data or split, a class not among `classes`, too many unreadable images.
     """
-    opened = open_source(spec)
+    source, count = without_count(spec)
+    opened = open_source(source)
     notes = list(opened.notes)
     images = _one(opened, split, spec, notes)
+    if split == "train" and "train" in opened.parts:
+        _check_limit(count, images, spec)
+        images = limited(images, count, 0, split)
     if classes is not None:
         images = images.with_classes(classes)
     if verify:
@@ -167,11 +176,16 @@ def _check_classes(images: ImageSet, missing: list[str], spec: str) -> None:
         )
 
 
-def _check_limit(limit: int | None, train: ImageSet) -> None:
+def _one_limit(limit_train: int | None, count: int | None, spec: str) -> int | None:
+    """The number of training images, which may stand in brackets or as an option."""
+    if None not in (limit_train, count) and limit_train != count:
+        raise PliantError(f"{spec}: and --limit-train {limit_train} disagree; give one of them")
+    return limit_train if count is None else count
+
+
+def _check_limit(limit: int | None, train: ImageSet, named: str) -> None:
     if limit is not None and limit < len(train.classes):
-        raise PliantError(
-            f"--limit-train {limit}: fewer than the {len(train.classes)} classes; give at least one image a class"
-        )
+        raise PliantError(f"{named}: fewer than the {len(train.classes)} classes; give at least one image a class")
 
 
 def _check_left(parts: Mapping[str, ImageSet], spec: str) -> None:
