@@ -33,6 +33,13 @@ class Store(Protocol):
         ...
 
 
+def decoded_by(store: Store) -> Store:
+    """The store that decodes: `store`, or what it computes its images from, row by row, as its `origin`."""
+    while (origin := getattr(store, "origin", None)) is not None:
+        store = origin
+    return store
+
+
 @dataclass(frozen=True)
 class FileStore:
     """Image files below `root`; `paths` are relative to it, with slashes."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.data.images import ImageSet, map_images
 from pliant.data.places import cache_folder
-from pliant.data.stores import Store
+from pliant.data.stores import Store, decoded_by
 from pliant.errors import PliantError
 from pliant.files import read_json, write_json
 from pliant.progress import track
@@ -48,14 +48,16 @@ def drop_unreadable(
 
 def unreadable(images: ImageSet) -> dict[int, str]:
     """Which images cannot be decoded, by index, and why."""
-    path = cache_folder() / "verified" / f"{_identity(images.store)}.json"
+    # What is computed from images is not computed to check them, and is known to be good where they are.
+    store = decoded_by(images.store)
+    path = cache_folder() / "verified" / f"{_identity(store)}.json"
     # Only successes are remembered: a failure may be of the moment (memory, a network disk) or of an older decoder.
-    readable = _remembered(path, len(images.store))
+    readable = _remembered(path, len(store))
     todo = [row for row in images.rows.tolist() if not readable[row]]
     bad: dict[int, str] = {}
     pieces = [todo[start : start + _PIECE] for start in range(0, len(todo), _PIECE)]
     for piece in track(pieces, f"checking {images.name}", unit=_PIECE):
-        reasons = map_images(lambda row: _reason(images.store, row), piece)
+        reasons = map_images(lambda row: _reason(store, row), piece)
         bad |= {row: reason for row, reason in zip(piece, reasons, strict=True) if reason}
         readable[piece] = [not reason for reason in reasons]
     if len(todo) > len(bad):
