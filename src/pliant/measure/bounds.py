@@ -45,21 +45,22 @@ def block_bounds(
         biases: take query and key biases into account; without, the formula as printed, which is then no bound.
         first_columns: tokens of this width were padded with zeros for FC2, so only so many of its columns matter.
     """
-    fc2 = _spectral_norm(_first(effective_weight(parts.fc2, fc2_width(parts))[0], first_columns, parts))
+    fc2 = linear_norm("FC2", parts, fc2_width(parts), None if parts.inner_norm is not None else first_columns)
     if parts.inner_norm is not None:
         fc2 *= _norm_bound(norm_numbers(parts.inner_norm), extents["FC2"].spread)
-    fc1 = torch.cat([effective_weight(layer, found.width)[0] for layer in parts.fc1])
     return {
         "LN1": _norm_bound(norm_numbers(parts.ln1), extents["LN1"].spread),
         "MHA": _attention_bound(model, found, parts, extents["MHA"], radius, rotary, biases),
         "LN2": _norm_bound(norm_numbers(parts.ln2), extents["LN2"].spread),
-        "FC1": _spectral_norm(fc1),
+        "FC1": linear_norm("FC1", parts, found.width),
         "FC2": fc2,
     }
 
 
-def _first(weight: Tensor, columns: int | None, parts: Parts) -> Tensor:
-    return weight if columns is None or parts.inner_norm is not None else weight[:, :columns]
+def linear_norm(name: str, parts: Parts, width: int, columns: int | None = None) -> float:
+    """||W||_2 of FC1 (gate and value stacked) or FC2 on inputs of `width`, of its first `columns` alone if given."""
+    layers = parts.fc1 if name == "FC1" else (parts.fc2,)
+    return _spectral_norm(torch.cat([effective_weight(layer, width)[0][:, :columns] for layer in layers]))
 
 
 def _norm_bound(norm: Norm | None, spread: float) -> float:
