@@ -26,7 +26,7 @@ from pliant.adapt.search import best_rate
 from pliant.adapt.settings import LIBRARIES, Settings, read_settings, settings_yaml
 from pliant.adapt.training import Trainer, predict_logits
 from pliant.backbone.weights import read_safetensors
-from pliant.data import ImageSet, Preprocess, Splits, open_splits
+from pliant.data import ImageSet, Preprocess, Splits, absolute, open_splits
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_json, write_text
 from pliant.interrupt import Interrupted
@@ -53,7 +53,7 @@ def run(chosen: Settings, command: str | None = None) -> Path:
     named = [str(_new_folder(chosen)) if accelerator.is_main_process else ""]
     folder = Path(broadcast_object_list(named)[0])
     # Absolute, so that the run can be resumed and its model loaded from any folder.
-    places: dict[str, str | None] = {"data": _absolute(chosen.data), "weights": _absolute(chosen.weights)}
+    places: dict[str, str | None] = {"data": absolute(chosen.data), "weights": _absolute(chosen.weights)}
     if (Path(chosen.model).expanduser() / "config.json").is_file():
         places["model"] = _absolute(chosen.model)
     job = _Job.prepare(chosen.model_copy(update={**places, "out": str(folder)}), folder, accelerator, stored=None)
@@ -342,7 +342,8 @@ def headline(folder: Path) -> list[str]:
 
 def _new_folder(chosen: Settings) -> Path:
     if chosen.out is None:
-        stem = Path(chosen.data).name.replace(":", "-") or "data"
+        kind, _, place = chosen.data.rpartition(":")  # cifar10c-snow-5:FOLDER, hf:name
+        stem = "-".join(part for part in (kind, Path(place).name) if part) or "data"
         base = f"{stem}-{Path(chosen.model).name}-{chosen.method.replace(',', '-')}"
         number = 1
         while (Path("runs") / f"{base}-{number}").exists():

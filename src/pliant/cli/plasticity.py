@@ -139,25 +139,13 @@ def show(measured: Plasticity) -> None:
         shown = Table(
             title=f"{protocol}: {summary['images']} images a side, {summary['pairs']:,} pairs", title_justify="left"
         )
-        columns = (
-            "component",
-            "plasticity",
-            "95 % interval",
-            "",
-            "deviation",
-            "largest",
-            "local",
-            "bound",
-            "elasticity",
-        )
+        columns = ("component", "plasticity, 95 %", "largest", "local", "bound", "elasticity")
         for column in columns:
-            shown.add_column(column, justify="left" if column in ("component", "") else "right")
+            shown.add_column(column, justify="left" if column == "component" else "right", no_wrap=True)
         for row in table.to_dict("records"):
-            side = "amplifies" if row["low"] > 1 else "contracts" if row["high"] < 1 else "about 1"
-            shown.add_row(
-                row["component"], number(row["mean"]), f"{number(row['low'])} to {number(row['high'])}", side,
-                *(number(row[name]) for name in ("std", "largest", "local", "bound", "elasticity")),
-            )  # fmt: skip
+            figures = (number(row[name]) for name in ("largest", "local", "bound", "elasticity"))
+            half = row["high"] - row["mean"]
+            shown.add_row(row["component"], f"{number(row['mean'])} ± {half:.1g}", *figures)
         console.print(shown)
         sublayers = measured.sublayers(protocol)
         if len(sublayers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +40,8 @@ def spectral_norms(
     v = _unit(torch.randn(x.shape, generator=generator).to(x))
     found = torch.zeros(len(x), device=x.device, dtype=x.dtype)
     # Parameters need no gradient here, and the fused attention kernels know no forward derivative.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit.script.*is deprecated")  # torch's own doing
         pull: Any = torch.func.vjp(function, x)[1]
         for _ in range(iterations):
             pushed: Any = torch.func.jvp(function, (x,), (v,))[1]

@@ -6,6 +6,8 @@ import pandas as pd
 
 from pliant.measure.result import Plasticity
 
+NORMS = "LayerNorms"
+
 
 def sentences(measured: Plasticity, protocol: str) -> list[str]:
     """Which components amplify and which contract, in which order; and a warning where that is an effect of scale."""
@@ -16,29 +18,25 @@ def sentences(measured: Plasticity, protocol: str) -> list[str]:
 
 
 def _effect(table: pd.DataFrame) -> str:
-    groups = {
-        "amplify": table.index[table["low"] > 1].tolist(),
-        "contract": table.index[table["high"] < 1].tolist(),
-        "cannot be told from 1": table.index[~((table["low"] > 1) | (table["high"] < 1))].tolist(),
-    }
-    parts = [f"{listed(_joint(names))} {_verb(what, _joint(names))}" for what, names in groups.items() if names]
+    above, below = table["low"] > 1, table["high"] < 1
+    groups = (
+        ("amplifies", "amplify", table.index[above]),
+        ("contracts", "contract", table.index[below]),
+        ("cannot be told from 1", "cannot be told from 1", table.index[~(above | below)]),
+    )
+    parts = []
+    for one, several, members in groups:
+        names = _joint(list(members))
+        if names:
+            parts.append(f"{listed(names)} {one if names[-1] != NORMS and len(names) == 1 else several}")
     return "; ".join(parts) + "."
 
 
 def _joint(names: list[str]) -> list[str]:
     """LN1 and LN2 together are the LayerNorms, in what people call them."""
     if {"LN1", "LN2"} <= set(names):
-        return [*(name for name in names if name not in ("LN1", "LN2")), "LayerNorms"]
+        return [*(name for name in names if name not in ("LN1", "LN2")), NORMS]
     return names
-
-
-def _verb(what: str, names: list[str]) -> str:
-    single = len(names) == 1 and names[0] != "LayerNorms"
-    return (
-        f"{what}s"
-        if single and what in ("amplify", "contract") and what != "amplify"
-        else ("amplifies" if single and what == "amplify" else what)
-    )
 
 
 def listed(names: list[str]) -> str:
@@ -77,6 +75,6 @@ def scale_warning(measured: Plasticity, protocol: str) -> str | None:
         return None
     return (
         f"Careful: the ranking is an effect of scale. By relative change (elasticity) it is {' > '.join(by_elasticity)}: "
-        "a norm's rate falls as tokens grow, a linear layer's does not. What to tune is a question for `pliant adapt`, "
-        "method by method on your data."
+        "a norm's rate falls as tokens grow, a linear layer's does not. What to tune is better asked of your data, "
+        "method by method, with pliant adapt."
     )
