@@ -10,28 +10,7 @@ import time
 import pytest
 from PIL import Image
 
-from pliant.cli import main
 from tests.adapt.conftest import write_images
-
-
-@pytest.fixture
-def pliant(monkeypatch, capsys):
-    """Run a command; returns exit code, standard output, standard error."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pliant", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
-
 
 TINY = (
     "--model",

@@ -58,7 +58,9 @@ def test_in_situ_equals_components_on_their_own_inputs(name):
         firsts = (parts.ln1, parts.attention, parts.ln2, parts.fc1[0], parts.inner_norm or parts.fc2)
         handles = [
             module.register_forward_pre_hook(
-                lambda _, args, options, name=component: seen.update({name: args[0] if args else options["hidden_states"]}),
+                lambda _, args, options, name=component: seen.update(
+                    {name: args[0] if args else options["hidden_states"]}
+                ),
                 with_kwargs=True,
             )
             for component, module in zip(COMPONENTS, firsts, strict=True)
@@ -102,7 +104,13 @@ def test_every_bound_is_above_every_rate_and_local_figure(name):
 
 
 def test_a_family_whose_angles_turn_is_known_as_rotary():
-    for name, turns in (("dinov3", True), ("hf-dinov3-bare", True), ("timm-vit", False), ("hf-beit", False), ("gpt2", False)):
+    for name, turns in (
+        ("dinov3", True),
+        ("hf-dinov3-bare", True),
+        ("timm-vit", False),
+        ("hf-beit", False),
+        ("gpt2", False),
+    ):
         model, tokens = embedded(name)
         parts = parts_of(model, anatomy.find(model))[0]
         with torch.no_grad():

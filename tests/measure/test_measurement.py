@@ -189,7 +189,10 @@ def test_memory_does_not_grow_with_the_number_of_images():
         moments = Moments(20)
         for seed in range(count):
             rng = np.random.default_rng(seed)
-            moments.add(measure.statistics.Sample(rng.uniform(1, 2, (20, 4, 4)), np.ones((20, 2, 4)), np.ones((20, 2, 4))), np.ones((4, 4), bool))
+            moments.add(
+                measure.statistics.Sample(rng.uniform(1, 2, (20, 4, 4)), np.ones((20, 2, 4)), np.ones((20, 2, 4))),
+                np.ones((4, 4), bool),
+            )
         sizes.append(sum(value.nbytes for value in vars(moments).values() if isinstance(value, np.ndarray)))
     assert sizes[0] == sizes[1]
 
@@ -225,7 +228,13 @@ def fake(rates, elasticities=None):
     """A measurement with these mean rates and narrow intervals."""
     names = list(measure.COMPONENTS)
     rows = pd.DataFrame({"component": names, "mean": rates, "elasticity": elasticities or rates})
-    rows = rows.assign(low=rows["mean"] * 0.99, high=rows["mean"] * 1.01, kind="component", protocol="in-situ", block=pd.array([pd.NA] * 5, dtype="Int64"))
+    rows = rows.assign(
+        low=rows["mean"] * 0.99,
+        high=rows["mean"] * 1.01,
+        kind="component",
+        protocol="in-situ",
+        block=pd.array([pd.NA] * 5, dtype="Int64"),
+    )
     for column in COLUMNS:
         rows[column] = rows.get(column, 1.0)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -245,7 +254,10 @@ def test_sentences_follow_from_the_figures():
     said = words.sentences(fake([20.0, 0.05, 25.0, 0.7, 1.0], [1.1, 0.8, 1.2, 0.6, 0.9]), "in-situ")
     assert said[0] == "LayerNorms amplify; MHA and FC1 contract; FC2 cannot be told from 1."
     assert "effect of scale" in said[2] and "LN2 > LN1 > FC2 > MHA > FC1" in said[2]
-    assert words.sentences(fake([0.2, 3.0, 1.5, 0.5, 0.4]), "in-situ")[0] == "MHA and LN2 amplify; LN1, FC1 and FC2 contract."
+    assert (
+        words.sentences(fake([0.2, 3.0, 1.5, 0.5, 0.4]), "in-situ")[0]
+        == "MHA and LN2 amplify; LN1, FC1 and FC2 contract."
+    )
 
 
 @pytest.mark.parametrize("name", ["timm-qknorm", "eva02", "hf-beit", "gpt2"])

@@ -102,6 +102,12 @@ def _check_reading(chosen: Settings) -> None:
 
 
 def _load(chosen: Settings) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chosen.seed)  # random weights, where they are asked for
+        return _load_seeded(chosen)
+
+
+def _load_seeded(chosen: Settings) -> nn.Module:
     if _is_adapted(chosen.model):
         return load_adapted(chosen.model)
     if is_text_model(chosen.model):
