@@ -4,6 +4,8 @@ import copy
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -280,3 +282,46 @@ def test_local_figure_is_the_norm_of_the_dense_jacobian(name):
                 dense = torch.func.jacrev(function)(x)
             dense = dense.reshape(-1, x.numel()).detach()
             assert float(found[index]) == pytest.approx(float(torch.linalg.matrix_norm(dense, 2)), rel=2e-3), component
+
+
+_LARGE = """
+import torch
+from pathlib import Path
+from timm.models.vision_transformer import VisionTransformer
+from pliant import anatomy
+from pliant.measure import PROTOCOLS
+
+def kilobytes(field):
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(field))
+    return int(line.split()[1])
+
+with torch.device("meta"):
+    model = VisionTransformer(img_size=64, patch_size=16, embed_dim=1024, depth=24, num_heads=16)
+model = model.to_empty(device="cpu").eval()
+assert sum(p.numel() for p in model.parameters()) > 300e6
+with torch.no_grad():
+    block = model.blocks[0].state_dict()
+    for value in model.state_dict().values():
+        value.fill_(1e-3)
+    for value in model.blocks[0].parameters():
+        value.normal_(std=0.02)
+    for other in model.blocks[1:]:
+        other.load_state_dict(block)
+    model.patch_embed.proj.weight.normal_(std=0.02)
+    for protocol in PROTOCOLS.values():
+        tokens = anatomy.family_of(model).embed(model, torch.randn(16, 3, 64, 64))
+        before = kilobytes("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        sample = protocol(model).measure(tokens, range(4))
+        print(round((kilobytes("VmHWM") - before) / 1024), end=" ")
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="reads Linux's own account of memory")
+def test_a_model_of_300_million_parameters_is_measured_block_by_block():
+    """24 blocks' activations of 16 images would be 0.4 GB, and the weights are 1.2 GB."""
+    done = subprocess.run([sys.executable, "-c", _LARGE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    in_situ, shared = map(int, done.stdout.split())
+    assert in_situ < 150  # megabytes
+    assert shared < 450  # of which 200 for the d x d matrices of 48 linear layers
