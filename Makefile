@@ -9,7 +9,7 @@ demo: $(STAMP)
 	$(BIN)/pliant demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks recipes
