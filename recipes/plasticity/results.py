@@ -60,13 +60,15 @@ def page(found: list[tuple[str, str, str, str, Plasticity]]) -> str:
         "from those behind it.", "",
         f"The paper (arXiv 2602.06883) ranks {CLAIMED}, says that MHA and FC amplify (P > 1) and that LayerNorms contract",
         "(P < 1), and ranks the upper bounds in the same order.", "",
-        "| model | images | protocol | ranking (> where the interval of the difference excludes 0) | ranking | above and below 1 | bounds |",
+        "In the table, > stands where the interval of the difference of two means excludes 0, ~ where it does not; the last three",
+        "columns say what the package's checks of the three claims find: the order, the sides of 1, the bounds and their order.", "",
+        "| model | images | protocol | found | order | sides of 1 | bounds |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for title, first, second, protocol, each in found:
         outcomes = " | ".join(verdicts(each))
         lines.append(
-            f"| {title.split(',')[0]} | {first} → {second} | {protocol} | {words.chain(each, protocol)} | {outcomes} |"
+            f"| {title.split()[0].rstrip(',')} | {first} → {second} | {protocol} | {words.chain(each, protocol)} | {outcomes} |"
         )
     for title, first, second, protocol, each in found:
         lines += ["", f"## {title}: {first} → {second}, {protocol}", ""]
@@ -101,13 +103,10 @@ def table(each: Plasticity, protocol: str) -> str:
 
 def verdicts(each: Plasticity) -> list[str]:
     """What the package's own checks of the paper's claims say."""
-    import pandas as pd
-
     from pliant.study.claims import judge, read_claims
 
     claims = {claim.id: claim for claim in read_claims()}
-    empty = pd.DataFrame(columns=["data", "model", "method", "seed", "val_top1", "test_top1", "trained_parameters"])
-    return [judge(claims[name], empty, {"plasticity": each.rows}).outcome for name in CLAIMS]
+    return [judge(claims[name], None, {"plasticity": each.rows}).outcome for name in CLAIMS]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pliant.errors import PliantError
 from pliant.study import statistics
-from pliant.study.claims import Claim, Measurements, Verdict, check_of, listed, verdict
+from pliant.study.claims import Claim, Measurements, Verdict, check_of, listed, measured_check_of, verdict
 from pliant.study.pareto import elbow
 from pliant.study.selection import ADAPTER, Results, at_reference
 from pliant.study.statistics import LEVEL, hierarchical_interval, paired, paired_tests, relative_gain
@@ -242,8 +242,8 @@ def _hyperparameters(claim: Claim, results: Results, measurements: Measurements)
     )  # fmt: skip
 
 
-@check_of("plasticity-ranking")
-def _ranking(claim: Claim, results: Results, measurements: Measurements) -> Verdict:
+@measured_check_of("plasticity-ranking")
+def _ranking(claim: Claim, measurements: Measurements) -> Verdict:
     found = _plasticity(measurements, "mean", "low", "high")
     passed = [
         _in_order(part["mean"]) and part.loc["mha", "low"] > part.loc[list(LOW), "high"].max()
@@ -256,8 +256,8 @@ def _ranking(claim: Claim, results: Results, measurements: Measurements) -> Verd
     )  # fmt: skip
 
 
-@check_of("plasticity-threshold")
-def _threshold(claim: Claim, results: Results, measurements: Measurements) -> Verdict:
+@measured_check_of("plasticity-threshold")
+def _threshold(claim: Claim, measurements: Measurements) -> Verdict:
     found = _plasticity(measurements, "mean", "low", "high")
     above = {name: part.index[part["low"] > 1] for name, part in found.items()}
     below = {name: part.index[part["high"] < 1] for name, part in found.items()}
@@ -271,8 +271,8 @@ def _threshold(claim: Claim, results: Results, measurements: Measurements) -> Ve
     )  # fmt: skip
 
 
-@check_of("bounds-order")
-def _bounds(claim: Claim, results: Results, measurements: Measurements) -> Verdict:
+@measured_check_of("bounds-order")
+def _bounds(claim: Claim, measurements: Measurements) -> Verdict:
     found = _plasticity(measurements, "bound", "largest", blocks=True)
     orders = {name: part["bound"].groupby(level=0).mean() for name, part in found.items()}
     broken = sum(int((part["largest"] > part["bound"]).sum()) for part in found.values())

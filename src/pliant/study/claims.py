@@ -88,11 +88,13 @@ class Verdict:
 
 Measurements = Mapping[str, pd.DataFrame]
 Check = Callable[[Claim, Results, Measurements], Verdict]
+MeasuredCheck = Callable[[Claim, Measurements], Verdict]
 _checks: dict[str, Check] = {}
+_measured: dict[str, MeasuredCheck] = {}
 
 
 def check_of(claim_id: str) -> Callable[[Check], Check]:
-    """Register a check. It raises PliantError with the reason where the claim cannot be tested."""
+    """Register a check on runs. It raises PliantError with the reason where the claim cannot be tested."""
 
     def register(check: Check) -> Check:
         _checks[claim_id] = check
@@ -101,11 +103,21 @@ def check_of(claim_id: str) -> Callable[[Check], Check]:
     return register
 
 
-def judge(claim: Claim, results: pd.DataFrame, measurements: Measurements | None = None) -> Verdict:
+def measured_check_of(claim_id: str) -> Callable[[MeasuredCheck], MeasuredCheck]:
+    """Register a check on measurements alone, which needs no runs. It raises as those of `check_of`."""
+
+    def register(check: MeasuredCheck) -> MeasuredCheck:
+        _measured[claim_id] = check
+        return check
+
+    return register
+
+
+def judge(claim: Claim, results: pd.DataFrame | None, measurements: Measurements | None = None) -> Verdict:
     """What the results say of one claim.
 
     Args:
-        results: one row a run (`pliant.study`).
+        results: one row a run (`pliant.study`); None where there are measurements alone.
         measurements: further tables by name. "plasticity": the rows of `pliant.measure.result.Plasticity`; if several
             were measured, with columns data and model that tell them apart.
 
@@ -114,10 +126,15 @@ def judge(claim: Claim, results: pd.DataFrame, measurements: Measurements | None
     """
     from pliant.study import checks  # noqa: F401  (registers them)
 
-    table = Results(results)
-    if claim.id not in _checks:
-        return untested(claim, f"a results table does not show it; it needs {claim.holds_when or 'a check of its own'}")
+    table = None if results is None else Results(results)
     try:
+        if claim.id in _measured:
+            return _measured[claim.id](claim, measurements or {})
+        if claim.id not in _checks:
+            needed = claim.holds_when or "a check of its own"
+            return untested(claim, f"a results table does not show it; it needs {needed}")
+        if table is None:
+            return untested(claim, "there are no runs")
         return _checks[claim.id](claim, table, measurements or {})
     except PliantError as reason:
         return untested(claim, str(reason))
