@@ -49,11 +49,8 @@ def plasticity_figure(measured: Plasticity, path: str | Path | None = None) -> F
 
 def _headline(measured: Plasticity) -> str:
     summary = measured.summary
-    sides = " against ".join(
-        terms.shortened(str(summary[name])) for name in ("pretrain", "downstream") if summary.get(name)
-    )
     names = " and ".join(terms.protocol_title(protocol).lower() for protocol in measured.protocols)
-    subject = ": ".join(filter(None, (terms.shortened(terms.model(summary)), sides)))
+    subject = ": ".join(filter(None, (terms.shortened(terms.model(summary)), terms.data(summary))))
     return f"Plasticity of {subject}\n{names}, {terms.sample(summary)}, intervals of 95 %"
 
 

@@ -62,9 +62,9 @@ def model(summary: Mapping[str, Any]) -> str:
 
 
 def data(summary: Mapping[str, Any]) -> str:
-    """The two sides, or nothing where they were not named."""
+    """The two sides by the ends of their paths, or nothing where they were not named."""
     sides = [str(summary[name]) for name in ("pretrain", "downstream") if summary.get(name)]
-    return " against ".join(sides)
+    return " against ".join(shortened("/".join(side.rstrip("/").split("/")[-2:])) for side in sides)
 
 
 def sample(summary: Mapping[str, Any]) -> str:
