@@ -178,9 +178,9 @@ class _Run:
 
     def state(self) -> str:
         images, reached = int(self.moments[0].images.min()), self.reached()
-        line = f"{images} images a side, intervals of {reached:.1%} or less"
+        line = f"{images} images a side, intervals of {100 * reached:.2g} % or less"
         if self.precision is not None and reached > self.precision:
-            line += f" (wanted {self.precision:.1%}, about {round(images * (reached / self.precision) ** 2):,} images)"
+            line += f" (wanted {100 * self.precision:.2g} %, about {round(images * (reached / self.precision) ** 2):,} images)"
         return line
 
     def result(self, stopped: bool, radius: str | float, progress: Progress | None) -> Plasticity:
