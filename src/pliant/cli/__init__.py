@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pliant.cli import adapt, catalogue, demo, inspect, plasticity, use
+from pliant.cli import adapt, catalogue, demo, inspect, plasticity, study, use
 from pliant.errors import PliantError
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app.command("bounds")(plasticity.bounds)
 app.command("models")(catalogue.models)
 app.command("data")(catalogue.data)
 app.command("demo")(demo.demo)
+app.command("compare")(study.compare)
+app.add_typer(study.study)
 
 
 @app.callback(invoke_without_command=True)

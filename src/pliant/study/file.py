@@ -1,0 +1,175 @@
+"""The study file: axes of lists and what is fixed, checked before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from pliant.adapt.settings import Settings
+from pliant.backbone.timm_models import near
+from pliant.data import absolute
+from pliant.errors import PliantError
+
+MACHINE = ("device", "cache", "checkpoint_minutes", "micro_batch")
+"""Settings that change where and how a run computes, not what comes out."""
+_SAME_IN_ALL = ("val_fraction", "limit_val", "limit_test", "max_corrupt")
+"""Settings that say on which images runs are judged: no axis, since accuracies would not be comparable."""
+FIXABLE = tuple(name for name in Settings.model_fields if name != "out")
+AXES = tuple(name for name in FIXABLE if name not in (*MACHINE, *_SAME_IN_ALL))
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study file says: every combination of the axes' values is a run, with all else as fixed or by default.
+
+    Attributes:
+        axes: lists of values by the name of the setting; None among them is the method's own default.
+        fixed: values that all runs share.
+        source: the file that it was read from, for messages.
+    """
+
+    axes: dict[str, list[Any]]
+    fixed: dict[str, Any]
+    source: str = "study"
+
+    def values(self, name: str) -> list[Any]:
+        """All values that a setting takes, as far as the study says."""
+        return self.axes.get(name, [self.fixed[name]] if name in self.fixed else [])
+
+    def absolute(self) -> Study:
+        """The same study from whatever folder it is run: paths that exist are made absolute."""
+        axes = {name: [_absolute(name, value) for value in values] for name, values in self.axes.items()}
+        return Study(axes, {name: _absolute(name, value) for name, value in self.fixed.items()}, self.source)
+
+    def yaml(self) -> str:
+        return yaml.safe_dump({"axes": self.axes, "fixed": self.fixed}, sort_keys=False, allow_unicode=True)
+
+
+def read(path: Path) -> Study:
+    """The study that `path` holds.
+
+    Raises:
+        PliantError: no such file, no YAML, or what `parse` refuses.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (FileNotFoundError, IsADirectoryError):
+        raise PliantError(f"{path}: no such file; give a study file with axes: and fixed:") from None
+    except UnicodeDecodeError:
+        raise PliantError(f"{path}: is no text file; give a study file with axes: and fixed:") from None
+    except OSError as error:
+        raise PliantError(f"{path}: cannot be read ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise PliantError(f"{path}: not readable as YAML ({' '.join(str(error).split())})") from error
+    return parse(content, str(path))
+
+
+def parse(content: Any, source: str) -> Study:
+    """Check the content of a study file.
+
+    Raises:
+        PliantError: with `source` in front: an unknown key, an axis that is no list, is empty or repeats a value, a key
+            that is fixed and an axis, a value of the wrong type, no data.
+    """
+    if not isinstance(content, Mapping) or not content:
+        raise PliantError(f"{source}: is no study file; it needs axes: with a list for each setting to vary")
+    for key in content:
+        if key not in ("axes", "fixed"):
+            hint = "; put it below axes: or fixed:" if key in FIXABLE else near(str(key), ["axes", "fixed"])
+            raise PliantError(f"{source}: unknown key {key!r}{hint}")
+    axes, fixed = (_section(content, name, source) for name in ("axes", "fixed"))
+    for name, values in axes.items():
+        _check_axis(name, values, source)
+    for name, value in fixed.items():
+        _check_name(name, FIXABLE, f"{source}: fixed", "setting")
+        if name in axes:
+            raise PliantError(f"{source}: {name} is both fixed and an axis; leave one out")
+        if isinstance(value, list):
+            raise PliantError(f"{source}: fixed.{name} is a list; put it below axes: to vary it")
+        _check_value(name, value, f"{source}: fixed.{name}")
+    if "data" not in axes and "data" not in fixed:
+        raise PliantError(f"{source}: names no data; add data: [NAME] below axes:")
+    return Study(axes, fixed, source)
+
+
+def _section(content: Mapping[str, Any], name: str, source: str) -> dict[str, Any]:
+    section = content.get(name)
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise PliantError(f"{source}: {name} must hold settings and their values, as in data: digits")
+    return dict(section)
+
+
+def _check_axis(name: str, values: Any, source: str) -> None:
+    where = f"{source}: axes"
+    if name in FIXABLE and name not in AXES:
+        raise PliantError(f"{where}: {name} cannot be an axis; put one value below fixed:")
+    _check_name(name, AXES, where, "axis")
+    if not isinstance(values, list):
+        raise PliantError(f"{where}.{name} must be a list, as in {name}: [{values}]")
+    if not values:
+        raise PliantError(f"{where}.{name} is empty; give it values or leave it out")
+    for number, value in enumerate(values):
+        _check_value(name, value, f"{where}.{name}")
+        if value in values[:number]:
+            raise PliantError(f"{where}.{name} has {value!r} twice")
+
+
+def _check_name(name: Any, known: tuple[str, ...], where: str, what: str) -> None:
+    if name == "out":
+        raise PliantError(f"{where}: out is not for a study file; runs go to the folder that --out names")
+    if name not in known:
+        hint = near(str(name), list(known)) or f"; there are {', '.join(known)}"
+        raise PliantError(f"{where}: unknown {what} {name!r}{hint}")
+
+
+def _check_value(name: str, value: Any, where: str) -> None:
+    """Strict, so that `true` is no 1 and "8" is no 8. What contradicts another setting is found when runs are made."""
+    try:
+        Settings.model_validate({"data": "-", name: value}, strict=True)
+    except ValidationError as error:
+        found = [each for each in error.errors() if each["loc"][:1] == (name,)]
+        if found:
+            said = found[0]["msg"].removeprefix("Input ")
+            raise PliantError(f"{where}: {value!r} {said}") from error
+
+
+def _absolute(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if name == "data":
+        return absolute(value)
+    path = Path(value).expanduser()
+    is_path = (name == "weights" and path.exists()) or (name == "model" and (path / "config.json").is_file())
+    return str(path.resolve()) if is_path else value
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it: 1e-3 is a number, no and off are words, a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1, which PyYAML reads, takes `no` for false and 1e-3 for a text; YAML 1.2 has mended both.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}  # fmt: skip
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|false|False"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"),
+    list("-+0123456789."),
+)

@@ -1,0 +1,164 @@
+"""A study's folder: where things lie, in what state each run is, and locks that die with their holders."""
+
+from __future__ import annotations
+
+import shutil
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pliant.adapt.run import REPORT, SETTINGS, SUMMARY
+from pliant.errors import PliantError
+from pliant.files import explained, read_json, write_json, write_text
+from pliant.study.file import Study, read
+from pliant.study.grid import Run, left_out, runs_of
+
+State = Literal["done", "failed", "running", "stopped", "waiting"]
+FILE = "study.yaml"
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """One study on disk. All paths follow from `path`, so that the folder may be moved.
+
+    study.yaml    the study
+    runs/NAME     a run folder, as `pliant adapt` makes it
+    logs/NAME.txt what the run had to say; it lies beside, since a run begins in an empty folder
+    failed/NAME.json    why a run failed
+    locks/NAME    held by the process that makes the run; a dead process holds none
+    """
+
+    path: Path
+
+    def run(self, run: Run) -> Path:
+        return self.path / "runs" / run.name
+
+    def log(self, run: Run) -> Path:
+        return self.path / "logs" / f"{run.name}.txt"
+
+    def failure(self, run: Run) -> Path:
+        return self.path / "failed" / f"{run.name}.json"
+
+    def done(self, run: Run) -> bool:
+        """The report is what a run writes last."""
+        return (self.run(run) / SUMMARY).is_file() and (self.run(run) / REPORT).is_file()
+
+    def failed(self, run: Run) -> bool:
+        return self.failure(run).is_file() and not self.done(run)
+
+    def settled(self, run: Run) -> bool:
+        """Is there nothing to do for this run?"""
+        return self.done(run) or self.failure(run).is_file()
+
+    def resumable(self, run: Run) -> bool:
+        return (self.run(run) / SETTINGS).is_file()
+
+    def state(self, run: Run) -> State:
+        """Read off the files and the lock: nothing is written down that could grow stale."""
+        if self.done(run):
+            return "done"
+        if self.failed(run):
+            return "failed"
+        if _is_held(self.path / "locks" / run.name):
+            return "running"
+        return "stopped" if self.resumable(run) else "waiting"
+
+    @contextmanager
+    def lock(self, run: Run) -> Iterator[bool]:
+        """Inside, this process alone works on the run; False where another one does."""
+        with _held(self.path / "locks" / run.name, wait=False) as got:
+            yield got
+
+    def study(self) -> Study:
+        """The stored study. Raises PliantError where the folder holds none."""
+        if not (self.path / FILE).is_file():
+            raise PliantError(f"{self.path}: holds no {FILE}, so it is no study folder")
+        return read(self.path / FILE)
+
+    def store(self, study: Study) -> list[Run]:
+        """Make the folder the one of `study`, or let the study that it holds grow to it; returns all runs.
+
+        Raises:
+            PliantError: the folder holds something else, or a study with runs that `study` leaves out.
+        """
+        study = study.absolute()
+        runs = runs_of(study)
+        with _held(self.path / "locks" / "study", wait=True):
+            self.refuse(study)
+            write_text(self.path / FILE, study.yaml())
+        return runs
+
+    def refuse(self, study: Study) -> None:
+        """Raises PliantError where the folder is none for `study`."""
+        if not (self.path / FILE).is_file():
+            others = {path.name for path in self.path.iterdir()} - {"locks"} if self.path.is_dir() else set()
+            if others or self.path.is_file():
+                raise PliantError(f"--out {self.path} exists and is no study folder; name another one")
+            return
+        if said := left_out(runs_of(self.study()), runs_of(study.absolute())):
+            raise PliantError(
+                f"--out {self.path} holds a study with {'; '.join(said)}, which {study.source} leaves out; a study may "
+                "grow but not shrink: put that back, or name another folder"
+            )
+
+    def record_failure(self, run: Run, message: str, trace: str) -> None:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        content = {"run": run.name, "message": message, "traceback": trace, "when": when}
+        write_json(self.failure(run), content)
+
+    def record_exception(self, run: Run, error: BaseException) -> None:
+        message = str(error) if isinstance(error, PliantError) else f"{type(error).__name__}: {error}"
+        self.record_failure(run, message, "".join(traceback.format_exception(error)))
+
+    def message(self, run: Run) -> str:
+        """Why a run failed, in one line."""
+        return " ".join(str(read_json(self.failure(run))["message"]).split())
+
+    def forget_failure(self, run: Run) -> None:
+        """As if the run had never begun: what failed once may have left a state that fails again."""
+        with self.lock(run) as mine:
+            if mine and self.failed(run):
+                self.clear(run)
+                self.failure(run).unlink(missing_ok=True)
+
+    def clear(self, run: Run) -> None:
+        """Remove what a run left, its settings first, so that a folder that is half removed is not resumed."""
+        (self.run(run) / SETTINGS).unlink(missing_ok=True)
+        shutil.rmtree(self.run(run), ignore_errors=True)
+
+
+@contextmanager
+def _held(path: Path, wait: bool) -> Iterator[bool]:
+    """An exclusive lock that the system releases when the process ends, however it ends."""
+    import fcntl
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise explained(path, error) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _is_held(path: Path) -> bool:
+    import fcntl
+
+    if not path.is_file():
+        return False
+    with path.open() as file:
+        try:
+            # Shared, and for a moment only: a worker that finds it taken comes back to the run.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
