@@ -287,7 +287,7 @@ def _show_selection(made: Report) -> None:
         for row in table.to_dict("records")
     ]  # fmt: skip
     _print(", ".join(f"{name} {_word(table[name].iloc[0], name)}" for name in GROUP if name in same),
-           [*groups, *axes, "seeds", "validation %", "test %", "deviation", "choosing on test"], rows)  # fmt: skip
+           [*groups, *axes, "seeds", "val %", "test %", "std", "choosing on test"], rows)  # fmt: skip
     print(made.selection.sentence)
 
 
@@ -297,17 +297,7 @@ def _show_comparison(said: Comparison, folder: Path) -> None:
          f"{row['trained_parameters']:,}", _points(row.get("difference")), _p(row.get("wilcoxon")), _p(row.get("t"))]
         for row in said.table.to_dict("records")
     ]  # fmt: skip
-    headings = [
-        "method",
-        "validation %",
-        "test %",
-        "deviation",
-        "seeds",
-        "trained",
-        "best ahead by",
-        "Wilcoxon p",
-        "t p",
-    ]
+    headings = ["method", "val %", "test %", "std", "seeds", "trained", "best by", "Wilcoxon p", "t p"]
     _print("best on validation first", headings, rows)
     print(said.sentence)
     print(f"study: {folder}")

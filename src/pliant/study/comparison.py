@@ -49,11 +49,16 @@ def comparison(selection: Selection) -> Comparison:
     tests = paired_tests(runs, [(best, other) for other in others], [*unit, "seed"])
     columns = {"difference": "difference", "wilcoxon_greater_holm": "wilcoxon", "t_greater_holm": "t"}
     found = tests.set_index("second")[list(columns)].rename(columns=columns)
-    return Comparison(best, shown.join(found, on="method").reset_index(drop=True), _sentence(best, tests))
+    return Comparison(best, shown.join(found, on="method").reset_index(drop=True), _sentence(best, _tied(table), tests))
 
 
-def _sentence(best: str, tests: pd.DataFrame) -> str:
-    begun = f"{best} is best on validation"
+def _tied(table: pd.DataFrame) -> list[str]:
+    """Methods that are as good on validation as the first."""
+    return table.loc[table["val_mean"] >= table["val_mean"].iloc[0] - 1e-12, "method"].tolist()[1:]
+
+
+def _sentence(best: str, tied: list[str], tests: pd.DataFrame) -> str:
+    begun = f"{best} is best on validation" + (f", tied with {', '.join(tied)}" if tied else "")
     pairs, count = int(tests["pairs"].min()), len(tests)
     if smallest_p(pairs) * count > LEVEL:
         needed = math.ceil(math.log2(count / LEVEL))

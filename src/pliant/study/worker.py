@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from pliant.errors import PliantError
@@ -66,7 +66,7 @@ def work(folder: StudyFolder, runs: Sequence[Run], tell: Tell = lambda event, ru
                     taken = True
                 elif not folder.settled(run):  # another process may have finished it before the lock was ours
                     tell("started", run)
-                    with _speaking_to(folder.log(run)):
+                    with speaking_to(folder.log(run)):
                         problem = attempt(folder, run)
                     tell("failed" if problem else "done", run)
                     if problem is not None and not isinstance(problem, PliantError):
@@ -77,11 +77,11 @@ def work(folder: StudyFolder, runs: Sequence[Run], tell: Tell = lambda event, ru
 
 
 @contextmanager
-def _speaking_to(log: Path) -> Iterator[None]:
+def speaking_to(log: Path) -> Iterator[None]:
     """Send standard output and error, also of native code, to the end of `log`."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        file = log.open("a", encoding="utf-8")
+        file = log.open("a", encoding="utf-8", buffering=1)
     except OSError as error:
         raise explained(log, error) from error
     with file:
@@ -91,10 +91,9 @@ def _speaking_to(log: Path) -> Iterator[None]:
         try:
             for number in (1, 2):
                 os.dup2(file.fileno(), number)
-            yield
+            with redirect_stdout(file), redirect_stderr(file):
+                yield
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
             for number, before in zip((1, 2), kept, strict=True):
                 os.dup2(before, number)
                 os.close(before)
