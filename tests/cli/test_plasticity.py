@@ -163,3 +163,37 @@ def test_bounds(pliant, sides):
     assert code == 0 and known["LN1"] is None and known["MHA"] > known["FC1"] > 0
     code, text, _ = pliant("bounds", "pico")
     assert code == 0 and "not known without --data" in text
+
+
+def test_language_models_are_never_filled_at_random(pliant, language_model, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    model, one, two = language_model
+    place = shutil.copytree(model, tmp_path / "model")
+    weights = load_file(place / "model.safetensors")
+    name = next(key for key in weights if key.endswith("h.0.attn.c_attn.weight"))
+    save_file(
+        {key: value for key, value in weights.items() if key != name}, place / "model.safetensors", {"format": "pt"}
+    )
+    code, _, err = pliant("plasticity", place, "--downstream", f"text:{one}")
+    assert code == 2 and "h.0.attn.c_attn.weight" in err
+    (place / "model.safetensors").write_bytes(b"garbage")
+    code, _, err = pliant("plasticity", place, "--downstream", f"text:{one}")
+    assert code == 2 and "could not be loaded" in err
+
+
+def test_the_same_data_under_two_names_is_halved(pliant, sides, tmp_path):
+    code, text, err = pliant("plasticity", "test_vit", *QUICK, "--pretrain", f"{sides[0]}/", "--downstream", sides[0], "--json",
+                             "--out", tmp_path / "m")  # fmt: skip
+    found = json.loads(text)
+    assert code == 0 and found["images"] == 21 and found["dropped"] == 0 and "halves" in err
+    code, _, err = pliant(
+        "plasticity", "test_vit", *QUICK, "--downstream", sides[0], "--out", sides[0] / "cat" / "0.png" / "x"
+    )
+    assert code == 2 and "cannot be made" in err
+    code, _, err = pliant("plasticity", "test_vit", *QUICK, "--downstream", sides[0], "--max-corrupt", "7")
+    assert code == 2 and "--max-corrupt 7" in err
+    code, _, err = pliant("plasticity", "compare")
+    assert code == 2 and "two folders" in err

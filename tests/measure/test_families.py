@@ -13,7 +13,6 @@ from pliant.measure.shared_input import SharedInput, fc2_width, padded
 from tests.anatomy import zoo
 
 PAIRS = 4
-NO_BOUND: dict[str, set[str]] = {}
 
 
 def embedded(name):

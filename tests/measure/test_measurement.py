@@ -237,6 +237,7 @@ def fake(rates, elasticities=None):
         protocol="in-situ",
         block=pd.array([pd.NA] * 5, dtype="Int64"),
     )
+    rows = rows.assign(elasticity_low=rows["elasticity"] * 0.99, elasticity_high=rows["elasticity"] * 1.01)
     for column in COLUMNS:
         rows[column] = rows.get(column, 1.0)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -325,3 +326,78 @@ def test_a_model_of_300_million_parameters_is_measured_block_by_block():
     in_situ, shared = map(int, done.stdout.split())
     assert in_situ < 150  # megabytes
     assert shared < 450  # of which 200 for the d x d matrices of 48 linear layers
+
+
+def test_an_activation_in_place_changes_nothing():
+    plain, in_place = tiny_vit(act_layer=torch.nn.ReLU), tiny_vit(act_layer=partial(torch.nn.ReLU, inplace=True))
+    one, two = (pliant.plasticity(model, [X], [Y], local=0).blocks() for model in (plain, in_place))
+    pd.testing.assert_frame_equal(one, two)
+
+
+def test_sublayers_of_post_norm_blocks_end_at_their_norms():
+    found = pliant.plasticity(zoo.build("eva-postnorm"), [X], [Y], local=0)
+    sub, table = found.sublayers(blocks=True), found.blocks().set_index(["block", "component"])
+    assert (sub["mean"] != 1).all()
+    for row in sub.to_dict("records"):  # a rate of two steps lies within the products of their rates
+        steps = ("MHA", "LN1") if row["component"] == "LN1 to MHA" else ("FC1", "FC2", "LN2")
+        most = np.prod([table.loc[(row["block"], step), "largest"] for step in steps])
+        assert row["largest"] <= 1.2 * most  # the activation, between FC1 and FC2, stretches by 1.13 at most
+
+
+def test_what_puts_out_nothing_has_a_rate_of_zero():
+    model = tiny_vit()
+    with torch.no_grad():
+        model.blocks[1].attn.proj.weight.zero_()
+        model.blocks[2].mlp.fc2.weight.zero_()
+    found = pliant.plasticity(model, [X], [Y], protocol="both", precision=0.3, local=1)
+    blocks = found.blocks("in-situ").set_index(["block", "component"])
+    assert blocks.loc[(1, "MHA"), "mean"] == 0 == blocks.loc[(2, "FC2"), "bound"]
+    assert found.table()["elasticity"].notna().sum() >= 6  # only those of the dead components are unknown
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_a_dead_part_is_named():
+    model = tiny_vit()
+    with torch.no_grad():
+        model.blocks[1].norm1.weight.zero_()
+    with pytest.raises(PliantError, match="block 1: MHA is given the same input for different images"):
+        pliant.plasticity(model, [X], [Y])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_and_inputs_of_other_precisions(dtype):
+    model = tiny_vit()
+    wanted = pliant.plasticity(model, [X], [Y], protocol="both", local=0).table()
+    found = pliant.plasticity(model.to(dtype), [X.to(dtype)], [Y.to(dtype)], protocol="both", local=0).table()
+    np.testing.assert_allclose(found["mean"], wanted["mean"], rtol=0.02 if dtype == torch.bfloat16 else 1e-5)
+
+
+def test_a_norm_that_serves_twice_and_hooks_after_an_error():
+    model = tiny_vit()
+    for block in model.blocks:
+        block.norm2 = block.norm1
+    with pytest.raises(PliantError, match="LN1 is called 2 times"):
+        pliant.plasticity(model, [X], [Y], local=0)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    shared = pliant.plasticity(model, [X], [Y], protocol="shared-input", local=0).table()
+    assert shared["mean"][0] == shared["mean"][2]
+
+
+@pytest.mark.parametrize("batch", [torch.zeros(4, 9, dtype=torch.int64), X[0], X.byte(), X[:, :2], X[..., :30, :30]])
+def test_inputs_that_do_not_fit_are_named(batch):
+    with pytest.raises(PliantError, match="does not fit VisionTransformer"):
+        pliant.plasticity(tiny_vit(), [batch], [batch.flip(0)])
+
+
+def test_sequences_that_do_not_fit():
+    with pytest.raises(PliantError, match="does not fit GPT2Model"):
+        ids = torch.randint(0, 48, (8, 30))
+        pliant.plasticity(zoo.build("gpt2"), [ids], [ids.flip(0)])
+
+
+def test_many_images_at_once_are_measured_in_pieces():
+    x, y = images(150), images(150, 1)
+    one = pliant.plasticity(tiny_vit(depth=1), x, y, estimator="paired", local=0)
+    two = pliant.plasticity(tiny_vit(depth=1), x.split(50), y.split(50), estimator="paired", local=0)
+    assert one.summary["images"] == 150
+    np.testing.assert_allclose(one.rates, two.rates, rtol=1e-5)

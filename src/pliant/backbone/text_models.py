@@ -7,11 +7,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from pliant.backbone.hub_transformers import quiet
 from pliant.errors import PliantError
 
+_SIZES: dict[str, dict[str, Any]] = {
+    "distilgpt2": {"n_layer": 6},
+    "gpt2": {},
+    "gpt2-medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16},
+    "gpt2-large": {"n_layer": 36, "n_embd": 1280, "n_head": 20},
+    "gpt2-xl": {"n_layer": 48, "n_embd": 1600, "n_head": 25},
+}
+"""For random weights without a network: what the hub's configurations of these names say."""
 _NAMES = re.compile(r"([\w.-]+/)?(distil)?gpt2(-medium|-large|-xl)?")
 
 
@@ -39,17 +48,27 @@ def load_text_model(name: str, *, weights: Path | None = None, random_init: bool
     try:
         with quiet():
             if random_init:
-                known = Path(name).is_dir() or "/" in name
-                config = AutoConfig.from_pretrained(name, trust_remote_code=False) if known else GPT2Config()
+                config = (
+                    GPT2Config(**_SIZES[name])
+                    if name in _SIZES
+                    else AutoConfig.from_pretrained(name, trust_remote_code=False)
+                )
                 return AutoModel.from_config(config).eval()
             source = name if weights is None else str(_folder_of(weights))
-            return AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False).eval()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+            model, info = AutoModel.from_pretrained(
+                source, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise PliantError(
             f"{name} could not be loaded ({first}); give a folder that holds config.json and model.safetensors in "
             "place of the name"
         ) from error
+    missing = sorted({*info["missing_keys"], *(str(each[0]) for each in info["mismatched_keys"])})
+    if missing:  # transformers would fill them at random
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise PliantError(f"{source}: its weights lack {', '.join(missing[:4])}{more}. Are they of this model?")
+    return model.eval()
 
 
 def _folder_of(weights: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -58,8 +59,8 @@ def plasticity(
 
     pliant plasticity compare runs/plasticity-a runs/plasticity-b
     """
-    if model == "compare" and folders is not None:
-        _compare(folders, out, as_json)
+    if model == "compare":
+        _compare(folders or [], out, as_json)
         return
     if folders:
         raise PliantError(
@@ -103,6 +104,10 @@ def _new(out: Path | None, name: str) -> Path:
     folder = out or Path("runs") / f"plasticity-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PliantError(f"--out {folder}: exists and is not empty; name another folder")
+    # Now, not after the measurement.
+    above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise PliantError(f"--out {folder}: cannot be made, {above} is no folder that can be written to")
     return folder
 
 

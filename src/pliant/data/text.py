@@ -18,6 +18,11 @@ def is_text(spec: str) -> bool:
     return spec.startswith(PREFIX)
 
 
+def absolute_text(spec: str) -> str:
+    """The same text, wherever it is asked for."""
+    return f"{PREFIX}{Path(spec.removeprefix(PREFIX)).expanduser().resolve()}"
+
+
 def open_text(spec: str, tokenizer: Any, length: int) -> Tensor:
     """Token ids of a UTF-8 file, cut into sequences of `length` without padding; a rest that is shorter is left out.
 

@@ -7,6 +7,7 @@ norm divides by.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 
 from pliant.anatomy import Anatomy
 from pliant.errors import PliantError
-from pliant.measure.extents import INNER_NORMS, Extent
-from pliant.measure.parts import Norm, Parts, effective_weight, norm_numbers
+from pliant.measure.extents import Extent
+from pliant.measure.parts import INNER_NORMS, Norm, Parts, effective_weight
 from pliant.measure.shared_input import fc2_width
 
 RADII = ("max", "mean")
@@ -47,11 +48,11 @@ def block_bounds(
     """
     fc2 = linear_norm("FC2", parts, fc2_width(parts), None if parts.inner_norm is not None else first_columns)
     if parts.inner_norm is not None:
-        fc2 *= _norm_bound(norm_numbers(parts.inner_norm), extents["FC2"].spread)
+        fc2 *= _norm_bound(parts.norms.get("FC2"), extents["FC2"].spread)
     return {
-        "LN1": _norm_bound(norm_numbers(parts.ln1), extents["LN1"].spread),
+        "LN1": _norm_bound(parts.norms.get("LN1"), extents["LN1"].spread),
         "MHA": _attention_bound(model, found, parts, extents["MHA"], radius, rotary, biases),
-        "LN2": _norm_bound(norm_numbers(parts.ln2), extents["LN2"].spread),
+        "LN2": _norm_bound(parts.norms.get("LN2"), extents["LN2"].spread),
         "FC1": linear_norm("FC1", parts, found.width),
         "FC2": fc2,
     }
@@ -73,12 +74,14 @@ def _norm_bound(norm: Norm | None, spread: float) -> float:
 def _spectral_norm(weight: Tensor) -> float:
     """||W||_2 by Lanczos' method on products with vectors."""
     matrix = weight.double().cpu().numpy()
-    if min(matrix.shape) < 16:
-        return float(np.linalg.norm(matrix, 2))
-    from scipy.sparse.linalg import svds
+    from scipy.sparse.linalg import ArpackError, svds
 
-    start = np.random.default_rng(0).standard_normal(min(matrix.shape))
-    return float(svds(matrix, k=1, v0=start, return_singular_vectors=False)[0])
+    if min(matrix.shape) >= 16:
+        start = np.random.default_rng(0).standard_normal(min(matrix.shape))
+        # Refused for a matrix of zeros, and where it does not converge.
+        with suppress(ArpackError):
+            return float(svds(matrix, k=1, v0=start, return_singular_vectors=False)[0])
+    return float(np.linalg.norm(matrix, 2))
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def _attention_bound(
         return math.nan
     n, r = extent.sequence, float(r)
     scale = _scale(parts.attention, heads)
-    norms = {name: norm_numbers(getattr(parts.attention, name, nn.Identity())) for name in INNER_NORMS}
+    norms = {name: parts.norms.get(name) for name in INNER_NORMS}
     if norms["q_norm"] is not None or norms["k_norm"] is not None:
         logits = _normed_logits(heads, norms, extent, scale, n, r)
     else:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
-from pliant.measure.parts import Norm, Parts, norm_numbers
+from pliant.measure.parts import INNER_NORMS, Norm, Parts
 
 
 @dataclass
@@ -48,19 +49,17 @@ class Extent:
         return self.total / max(1, self.tokens)
 
 
-INNER_NORMS = ("q_norm", "k_norm", "norm")
-"""Norms that an attention may hold: of queries and keys (per head), and of what the heads put out."""
-
-
-def watch_inner_norms(parts: Parts, extent: Extent) -> list:
+def watch_inner_norms(parts: Parts, extent: Extent) -> list[RemovableHandle]:
     """Hooks that note the smallest spread at the norms inside attention; returns their handles."""
-    handles = []
-    for name in INNER_NORMS:
-        module = getattr(parts.attention, name, None)
-        if isinstance(module, nn.Module) and (norm := norm_numbers(module)) is not None:
+    return [
+        getattr(parts.attention, name).register_forward_pre_hook(_noting(name, parts.norms[name], extent))
+        for name in INNER_NORMS
+        if name in parts.norms
+    ]
 
-            def note(_, arguments, name=name, norm=norm) -> None:
-                extent.see_inner(name, norm.spread(arguments[0]))
 
-            handles.append(module.register_forward_pre_hook(note))
-    return handles
+def _noting(name: str, norm: Norm, extent: Extent):
+    def note(_, arguments) -> None:
+        extent.see_inner(name, norm.spread(arguments[0]))
+
+    return note

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pliant.data import ImageSet, Preprocess, open_set
+from pliant.data import ImageSet, Preprocess, absolute, open_set
 from pliant.data.images import map_images
 from pliant.data.sources import open_source
 from pliant.errors import PliantError
@@ -75,7 +75,7 @@ def image_streams(
         PliantError: no such data, fewer than two images a side.
     """
     second = _open(downstream, ("test", "val", "train"))
-    if pretrain is None or pretrain == downstream:
+    if pretrain is None or absolute(pretrain) == absolute(downstream):
         orders = _halves(len(second), seed)
         sides = [(second, order) for order in orders]
     else:

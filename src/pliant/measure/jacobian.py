@@ -94,13 +94,11 @@ def _of_block(parts: Parts, given: dict[str, tuple[tuple[Any, ...], dict[str, An
 def _inputs(parts: Parts) -> Iterator[dict[str, tuple[tuple[Any, ...], dict[str, Any]]]]:
     """What each component is called with inside the context."""
     given: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-    first = parts.fc2 if parts.inner_norm is None else parts.inner_norm
-    modules = {"LN1": parts.ln1, "MHA": parts.attention, "LN2": parts.ln2, "FC1": parts.fc1[0], "FC2": first}
 
     def keep(name: str):
         return lambda _, arguments, options: given.update({name: (arguments, options)})
 
-    handles = [m.register_forward_pre_hook(keep(name), with_kwargs=True) for name, m in modules.items()]
+    handles = [m.register_forward_pre_hook(keep(name), with_kwargs=True) for name, m in parts.first.items()]
     try:
         yield given
     finally:

@@ -19,12 +19,12 @@ from pliant.interrupt import Interrupt
 from pliant.measure.bounds import block_bounds, check_radius
 from pliant.measure.extents import Extent
 from pliant.measure.jacobian import local_norms
-from pliant.measure.pairs import ESTIMATORS, blocks_of_pairs, shifts_of, taken_pairs
+from pliant.measure.pairs import ESTIMATORS, blocks_of_pairs, shifts_of, squared_distances, taken_pairs
 from pliant.measure.parts import COMPONENTS, attention_on, parts_of
 from pliant.measure.protocols import InSitu
 from pliant.measure.result import COLUMNS, COMPONENT, SUBLAYER, Plasticity
 from pliant.measure.shared_input import SharedInput
-from pliant.measure.statistics import Moments
+from pliant.measure.statistics import Moments, Sample
 
 PROTOCOLS: dict[str, Any] = {"in-situ": InSitu, "shared-input": SharedInput}
 LEAST = 32
@@ -122,6 +122,8 @@ class _Run:
         self.protocols = [PROTOCOLS[name](model) for name in names]
         self.moments = [Moments(self.found.depth * len(each.series)) for each in self.protocols]
         self.estimator, self.precision, self.most, self.local = estimator, precision, images, local
+        self.dtype = next(model.parameters()).dtype
+        self.taken = 0
         self.single: list[np.ndarray] = []
         self.kept: list[tuple[Tensor, Tensor]] = []
         self.tokens: Tensor | None = None
@@ -131,27 +133,54 @@ class _Run:
     def add(self, x: Tensor, y: Tensor) -> None:
         """Measure one block of pairs."""
         if self.most is not None:
-            room = self.most - int(self.moments[0].images[0])
-            x, y = x[:room], y[:room]
+            x, y = x[: self.most - self.taken], y[: self.most - self.taken]
         if x.shape[1:] != y.shape[1:]:
             raise PliantError(f"inputs of the two sides differ in shape: {tuple(x.shape[1:])} and {tuple(y.shape[1:])}")
         self._watch(x, y)
         if sum(len(each) for each, _ in self.kept) < self.local:
             self.kept.append((x[: self.local], y[: self.local]))
-        tokens = self.family.embed(self.model, torch.cat([x, y]).to(self.device))
-        if not bool(tokens.isfinite().all()):
-            raise PliantError(
-                "the embedding puts out values that are not finite: the weights or the inputs are damaged"
-            )
+        self.taken += len(x)
+        tokens = self._embedded(x, y)
         self.tokens = tokens[:1]
         shifts = shifts_of(self.estimator, len(x))
+        distances = squared_distances(tokens[: len(x)], tokens[len(x) :], shifts).numpy()
         taken = taken_pairs(shifts, len(x))
         for place, (protocol, moments) in enumerate(zip(self.protocols, self.moments, strict=True)):
             sample = protocol.measure(tokens, shifts)
+            self._refuse_dead(protocol, sample, distances > 0)
             counts = moments.add(sample, taken)
             if place == 0 and self.estimator == "paired":
                 by_block = sample.rates.reshape(self.found.depth, len(protocol.series), *counts.shape)
                 self.single.append(by_block[:, : len(COMPONENTS), counts].astype(np.float32))
+
+    def _embedded(self, x: Tensor, y: Tensor) -> Tensor:
+        """The embedding's output for both sides. Raises PliantError where the inputs are none for this model."""
+        inputs = torch.cat([x, y]).to(self.device)
+        inputs = inputs.to(self.dtype) if inputs.is_floating_point() else inputs
+        try:
+            tokens = self.family.embed(self.model, inputs)
+        except (RuntimeError, IndexError, ValueError, TypeError, AssertionError) as error:
+            kind = f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise PliantError(
+                f"a batch of {kind} does not fit {type(self.model).__name__} ({first}); images are floats "
+                "(B, 3, height, width), preprocessed as the model wants them; text is token ids (B, n)"
+            ) from error
+        if not bool(tokens.isfinite().all()):
+            raise PliantError(
+                "the embedding puts out values that are not finite: the weights or the inputs are damaged"
+            )
+        return tokens
+
+    def _refuse_dead(self, protocol: Any, sample: Sample, differ: np.ndarray) -> None:
+        """Raises PliantError where different images become the same on their way to a component."""
+        dead = np.isnan(sample.rates[:, differ]).any(axis=1)
+        if dead.any():
+            block, place = divmod(int(dead.argmax()), len(protocol.series))
+            raise PliantError(
+                f"block {block}: {protocol.series[place]} is given the same input for different images, so it has no "
+                "rate; a part before it is dead (weights of zero?)"
+            )
 
     def _watch(self, *sides: Tensor) -> None:
         """Note whether the inputs of a side differ at all."""
@@ -162,19 +191,20 @@ class _Run:
 
     def enough(self) -> bool:
         images = int(self.moments[0].images.min())
-        if self.most is not None and images >= self.most:
+        if self.most is not None and self.taken >= self.most:
             return True
         return self.precision is not None and images >= LEAST and self.reached() <= self.precision
 
     def reached(self) -> float:
         """The largest relative half-width over components and protocols."""
-        worst = 0.0
+        worst = []
         for protocol, moments in zip(self.protocols, self.moments, strict=True):
             if not moments.pairs:
                 return float("nan")
             value, half = moments.mean_interval(over_blocks(protocol.series, self.found.depth)[: len(COMPONENTS)])
-            worst = max(worst, float(np.max(half / value)))
-        return worst
+            # A component that puts out nothing is known exactly.
+            worst.append(float(np.max(np.divide(half, value, out=np.zeros_like(half), where=value > 0))))
+        return float(np.max(worst))
 
     def state(self) -> str:
         images, reached = int(self.moments[0].images.min()), self.reached()
@@ -232,7 +262,7 @@ class _Run:
         if not self.local:
             return None
         x, y = (torch.cat(side)[: self.local] for side in zip(*self.kept, strict=True))
-        tokens = self.family.embed(self.model, torch.cat([x, y]).to(self.device))
+        tokens = self._embedded(x, y)
         return np.stack(list(local_norms(self.model, tokens)))
 
     def _bounds(self, protocol: Any, radius: str | float) -> np.ndarray:

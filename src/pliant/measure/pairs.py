@@ -15,6 +15,9 @@ ESTIMATORS = ("paired", "cyclic", "all-pairs")
 SHIFTS = 4
 """Pairs an image takes part in under `cyclic`."""
 
+MOST = 64
+"""Images a side of a block, where nothing else is said: memory grows with its square."""
+
 _CHUNK = 2**20
 """Numbers that are subtracted at a time, so that a block of large inputs needs no second block of memory."""
 
@@ -81,12 +84,12 @@ def blocks_of_pairs(
 
     Args:
         x_batches, y_batches: batches as data loaders give them: tensors, tuples that begin with one, or the mappings
-            of transformers.
-        size: images a side; None takes the batches as they come.
+            of transformers. A tensor in place of batches is one batch.
+        size: images a side; None takes the batches as they come, larger ones in pieces of MOST.
     """
     left, right = _Buffer(x_batches), _Buffer(y_batches)
     while True:
-        wanted = size or max(left.waiting(), right.waiting())
+        wanted = size or min(MOST, max(left.waiting(), right.waiting()))
         count = min(left.fill(wanted), right.fill(wanted))
         if not count:
             return
@@ -95,7 +98,7 @@ def blocks_of_pairs(
 
 class _Buffer:
     def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = iter(batches)
+        self.batches = iter([batches] if isinstance(batches, Tensor) else batches)
         self.held: list[Tensor] = []
 
     def waiting(self) -> int:

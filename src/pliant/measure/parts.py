@@ -29,6 +29,8 @@ class Parts:
         block: the block itself, without what a method put after it.
         fc1: one layer or, where the MLP is gated, those of gate and value; all read the same input.
         inner_norm: a norm between the activation and FC2; it counts with FC2, whose input it is.
+        norms: the norms among these modules as numbers, by component (FC2: its inner norm), and those inside attention by
+            attribute; only those that are known. Read off once, before anything is hooked.
     """
 
     entry: Block
@@ -39,6 +41,24 @@ class Parts:
     fc1: tuple[nn.Module, ...]
     inner_norm: nn.Module | None
     fc2: nn.Module
+    norms: dict[str, Norm]
+
+    @property
+    def first(self) -> dict[str, nn.Module]:
+        """The module that is given each component's input."""
+        fc2 = self.fc2 if self.inner_norm is None else self.inner_norm
+        return {"LN1": self.ln1, "MHA": self.attention, "LN2": self.ln2, "FC1": self.fc1[0], "FC2": fc2}
+
+    @property
+    def last(self) -> dict[str, tuple[nn.Module, ...]]:
+        """The modules that give each component's output."""
+        return {
+            "LN1": (self.ln1,), "MHA": (self.attention,), "LN2": (self.ln2,), "FC1": self.fc1, "FC2": (self.fc2,)
+        }  # fmt: skip
+
+
+INNER_NORMS = ("q_norm", "k_norm", "norm")
+"""Norms that an attention may hold: of queries and keys (per head), and of what the heads put out."""
 
 
 def parts_of(model: nn.Module, found: Anatomy) -> list[Parts]:
@@ -62,10 +82,16 @@ def _parts(model: nn.Module, entry: Block) -> Parts:
     *layers, last = modules["fc2"]
     # The anatomy names FC2 before the norm of its input.
     fc2, inner = (layers[0], last) if layers else (last, None)
-    return Parts(
-        entry, model.get_submodule(entry.path), modules["ln1"][0], modules["mha"][0], modules["ln2"][0],
-        tuple(modules["fc1"]), inner, fc2,
-    )  # fmt: skip
+    ln1, attention, ln2 = (modules[name][0] for name in ("ln1", "mha", "ln2"))
+    named: dict[str, Any] = {
+        "LN1": ln1,
+        "LN2": ln2,
+        "FC2": inner,
+        **{name: getattr(attention, name, None) for name in INNER_NORMS},
+    }
+    norms = {name: norm for name, module in named.items() if module is not None and (norm := norm_numbers(module))}
+    block = model.get_submodule(entry.path)
+    return Parts(entry, block, ln1, attention, ln2, tuple(modules["fc1"]), inner, fc2, norms)
 
 
 def _module(model: nn.Module, path: str) -> nn.Module | None:
@@ -195,6 +221,8 @@ def norm_numbers(module: nn.Module) -> Norm | None:
     """A module as a `Norm`; None where it computes anything else. What it claims is checked on a few tokens."""
     gamma = getattr(module, "weight", None)
     eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
+    if eps is None and isinstance(module, nn.RMSNorm):
+        eps = torch.finfo(module.weight.dtype).eps
     if not isinstance(gamma, Tensor) or gamma.ndim != 1 or not isinstance(eps, float):
         return None
     beta = getattr(module, "bias", None)

@@ -6,17 +6,19 @@ block the output of the embedding, padded with zeros for FC2, as the published c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pliant import anatomy
 from pliant.errors import PliantError
 from pliant.measure.extents import Extent, watch_inner_norms
 from pliant.measure.pairs import squared_distances, token_norms
-from pliant.measure.parts import COMPONENTS, Parts, first_tensor, norm_numbers, parts_of, tokens_of
+from pliant.measure.parts import COMPONENTS, Parts, first_tensor, parts_of, tokens_of
 from pliant.measure.statistics import Sample
 
 SUBLAYERS = ("LN1 to MHA", "LN2 to FC2")
@@ -33,9 +35,6 @@ class InSitu:
 
     name = "in-situ"
     series = (*COMPONENTS, *SUBLAYERS)
-    # Where each series begins and ends among the points of `_POINTS`.
-    _POINTS = ("LN1 in", "LN1 out", "MHA in", "MHA out", "LN2 in", "LN2 out", "FC1 in", "FC1 out", "FC2 in", "FC2 out")
-    _ENDS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (0, 3), (4, 9))
 
     def __init__(self, model: nn.Module) -> None:
         self.stages = anatomy.stages(model)
@@ -51,7 +50,7 @@ class InSitu:
             if kind == "block":
                 reader = _Reader(int(number), self.parts[int(number)], self.extents[int(number)], shifts)
                 tokens = reader.run(stage.run, tokens)
-                samples.append(reader.sample(self._POINTS, self._ENDS))
+                samples.append(reader.sample())
             elif kind == "after":
                 tokens = stage.run(tokens)
         return joined(samples)
@@ -61,7 +60,7 @@ def joined(samples: list[Sample]) -> Sample:
     return Sample(*(np.concatenate([getattr(s, name) for s in samples]) for name in ("rates", "inputs", "outputs")))
 
 
-_NOTHING = (None, torch.empty(0), np.empty(0))
+_NOTHING = (None, 0, torch.empty(0), np.empty(0))
 
 
 class _Reader:
@@ -71,32 +70,28 @@ class _Reader:
         self.index, self.parts, self.extents, self.shifts = index, parts, extents, shifts
         self.distances: dict[str, np.ndarray] = {}
         self.norms: dict[str, np.ndarray] = {}
-        self._last: tuple[Tensor | None, Tensor, np.ndarray] = _NOTHING
+        self.reads: Counter[str] = Counter()
+        self._last: tuple[Tensor | None, int, Tensor, np.ndarray] = _NOTHING
 
     def run(self, block: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
-        handles = watch_inner_norms(self.parts, self.extents["MHA"])
-        first = self.parts.fc2 if self.parts.inner_norm is None else self.parts.inner_norm
-        for name, into, out in (
-            ("LN1", self.parts.ln1, (self.parts.ln1,)), ("MHA", self.parts.attention, (self.parts.attention,)),
-            ("LN2", self.parts.ln2, (self.parts.ln2,)), ("FC1", self.parts.fc1[0], self.parts.fc1),
-            ("FC2", first, (self.parts.fc2,)),
-        ):  # fmt: skip
-            handles.append(into.register_forward_pre_hook(self._before(name, into), with_kwargs=True))
-            handles += [module.register_forward_hook(self._after(name)) for module in out]
+        handles: list[RemovableHandle] = []
         try:
+            handles += watch_inner_norms(self.parts, self.extents["MHA"])
+            for name in COMPONENTS:
+                first = self.parts.first[name]
+                handles.append(first.register_forward_pre_hook(self._before(name), with_kwargs=True))
+                handles += [module.register_forward_hook(self._after(name)) for module in self.parts.last[name]]
             return block(tokens)
         finally:
             self._last = _NOTHING
             for handle in handles:
                 handle.remove()
 
-    def _before(self, name: str, module: nn.Module):
-        norm = norm_numbers(module)
-
+    def _before(self, name: str):
         def read(_, arguments, options) -> None:
             x = tokens_of(arguments, options)
             self.extents[name].see(self._read(f"{name} in", x))
-            self.extents[name].see_spread(norm, x)
+            self.extents[name].see_spread(self.parts.norms.get(name), x)
 
         return read
 
@@ -108,29 +103,40 @@ class _Reader:
 
     def _read(self, point: str, x: Tensor) -> Tensor:
         """Note norms and distances of x (2B, n, width) at a point; returns the norms of its tokens (2B, n)."""
-        # What one component puts out is often what the next one takes in.
-        if x is not self._last[0]:
+        # What one component puts out is often what the next one takes in, unless it was changed in place.
+        if x is not self._last[0] or x._version != self._last[1]:
             half = len(x) // 2
             norms = token_norms(x)
             if not bool(norms.isfinite().all()):
                 raise not_finite(self.index, point)
-            self._last = (x, norms, squared_distances(x[:half], x[half:], self.shifts).numpy())
-        _, norms, distances = self._last
+            self._last = (x, x._version, norms, squared_distances(x[:half], x[half:], self.shifts).numpy())
+        *_, norms, distances = self._last
+        self.reads[point] += 1
         squares = norms.square().sum(1).reshape(2, -1).cpu().numpy()
         # Gate and value are two outputs of one FC1: their squares add up.
         self.norms[point] = self.norms.get(point, 0.0) + squares
         self.distances[point] = self.distances.get(point, 0.0) + distances
         return norms
 
-    def sample(self, points: tuple[str, ...], ends: tuple[tuple[int, int], ...]) -> Sample:
-        missing = [point for point in points if point not in self.norms]
-        if missing:
-            raise PliantError(
-                f"block {self.index} ({self.parts.entry.path}) never calls what its anatomy names as {missing[0][:3]}"
-            )
-        rates = [ratio(self.distances[points[b]], self.distances[points[a]]) for a, b in ends]
-        inputs, outputs = ([self.norms[points[end[i]]] for end in ends] for i in (0, 1))
+    def sample(self) -> Sample:
+        for name in COMPONENTS:
+            for end, wanted in (("in", 1), ("out", len(self.parts.last[name]))):
+                if self.reads[f"{name} {end}"] != wanted:
+                    raise PliantError(
+                        f"block {self.index} ({self.parts.entry.path}): what its anatomy names as {name} is called "
+                        f"{self.reads[f'{name} {end}']} times and not {wanted}; it cannot be measured in situ"
+                    )
+        ends = [(f"{name} in", f"{name} out") for name in COMPONENTS] + self._sublayers()
+        rates = [ratio(self.distances[out], self.distances[into]) for into, out in ends]
+        inputs, outputs = ([self.norms[end[i]] for end in ends] for i in (0, 1))
         return Sample(np.stack(rates), np.stack(inputs), np.stack(outputs))
+
+    def _sublayers(self) -> list[tuple[str, str]]:
+        """Where SUBLAYERS begin and end: their norms come first or, in post-norm blocks, last."""
+        order = list(self.norms)
+        if order.index("LN1 in") < order.index("MHA in"):
+            return [("LN1 in", "MHA out"), ("LN2 in", "FC2 out")]
+        return [("MHA in", "LN1 out"), ("FC1 in", "LN2 out")]
 
 
 def ratio(out: np.ndarray, into: np.ndarray) -> np.ndarray:

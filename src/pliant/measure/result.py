@@ -106,7 +106,7 @@ class Plasticity:
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as dictionaries; what is not a number becomes None, as JSON has no name for it."""
     return [
-        {str(name): None if pd.isna(value) else value for name, value in row.items()}
+        {str(name): None if pd.isna(value) or value in (np.inf, -np.inf) else value for name, value in row.items()}
         for row in frame.astype(object).to_dict("records")
     ]
 

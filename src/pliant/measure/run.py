@@ -15,7 +15,7 @@ from pliant import backbone
 from pliant.adapt.learned import CONFIG, load_adapted, load_backbone
 from pliant.backbone.text_models import is_text_model, load_text_model, load_tokenizer
 from pliant.data import Preprocess
-from pliant.data.text import is_text, open_text
+from pliant.data.text import absolute_text, is_text, open_text
 from pliant.errors import PliantError
 from pliant.measure.inputs import Stream, image_streams, text_streams
 from pliant.measure.measurement import LOCAL, plasticity, weight_bounds
@@ -53,7 +53,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement and, of an adapted model, that of its backbone on the same images."""
+    """A measurement and, of an adapted model, that of its backbone on the same images (unless it was stopped)."""
 
     after: Plasticity
     before: Plasticity | None = None
@@ -65,20 +65,33 @@ def measure(chosen: Settings, command: str | None = None) -> Measured:
     Raises:
         PliantError: a model or data that cannot be had or do not go together, and all that `plasticity` raises.
     """
-    _check_reading(chosen)
-    if _is_adapted(chosen.model):
-        if chosen.weights or chosen.img_size or chosen.random_init:
-            raise PliantError(f"{chosen.model} brings its weights and image size; leave these options out")
-        before = _one(load_backbone(chosen.model), chosen, command, "its backbone")
-        return Measured(_one(load_adapted(chosen.model), chosen, command, "the adapted model"), before)
-    return Measured(_one(_load(chosen), chosen, command, "measuring"))
+    _check(chosen)
+    if not _is_adapted(chosen.model):
+        return Measured(_one(_load(chosen), chosen, command, "measuring"))
+    backbone, adapted = load_backbone(chosen.model), load_adapted(chosen.model)
+    before = _one(backbone, chosen, command, "its backbone")
+    if before.summary["stopped"]:
+        same = replace(chosen, images=before.summary["images"])
+        return Measured(_one(adapted, same, command, "the adapted model"), before)
+    after = _one(adapted, chosen, command, "the adapted model")
+    # The same images for both: the one that was precise sooner is measured on as many as the other.
+    same = replace(chosen, images=max(each.summary["images"] for each in (before, after)), precision=None)
+    if after.summary["stopped"]:
+        same = replace(same, images=after.summary["images"])
+    if before.summary["images"] != same.images:
+        before = _one(backbone, same, command, "its backbone")
+    if after.summary["images"] != same.images:
+        after = _one(adapted, same, command, "the adapted model")
+    return Measured(after, before)
 
 
 def bounds(chosen: Settings) -> pd.DataFrame:
     """Upper bounds by block and component, with the largest measured rate beside them where `downstream` is given."""
     if chosen.downstream:
-        rows = measure(chosen).after.blocks()
-        return rows[["block", "component", "bound", "largest"]].assign(tightness=rows["bound"] / rows["largest"])
+        _check(chosen)
+        rows = _one(_load(chosen), chosen, None, "measuring").blocks()
+        columns = ["protocol", "block", "component", "bound", "largest"]
+        return rows[columns].assign(tightness=rows["bound"] / rows["largest"])
     model = _load(chosen)
     if is_text_model(chosen.model):
         inputs = torch.zeros(1, chosen.sequence_length or SEQUENCE, dtype=torch.int64)
@@ -92,9 +105,18 @@ def _is_adapted(name: str) -> bool:
     return any((Path(name) / folder / CONFIG).is_file() for folder in ("", "learned"))
 
 
-def _check_reading(chosen: Settings) -> None:
-    """Raises PliantError where a model is given text for images or the reverse."""
-    reads_text = not _is_adapted(chosen.model) and is_text_model(chosen.model)
+def _check(chosen: Settings) -> None:
+    """Raises PliantError where options contradict the model or each other, or lie out of range."""
+    adapted = _is_adapted(chosen.model)
+    if adapted and (chosen.weights or chosen.img_size or chosen.random_init):
+        raise PliantError(f"{chosen.model} brings its weights and image size; leave these options out")
+    if not 0 <= chosen.max_corrupt <= 1:
+        raise PliantError(f"--max-corrupt {chosen.max_corrupt:g}: is a share, from 0 to 1")
+    if chosen.img_size is not None and chosen.img_size < 1:
+        raise PliantError(f"--img-size {chosen.img_size}: must be at least 1")
+    reads_text = not adapted and is_text_model(chosen.model)
+    if reads_text and chosen.img_size:
+        raise PliantError(f"--img-size {chosen.img_size}: {chosen.model} reads text; leave it out")
     wants = "text, so give text:FILE" if reads_text else "images, so give a folder of images or the name of a data set"
     for option, spec in (("--pretrain", chosen.pretrain), ("--downstream", chosen.downstream)):
         if spec is not None and is_text(spec) != reads_text:
@@ -128,7 +150,7 @@ def _one(model: nn.Module, chosen: Settings, command: str | None, what: str) -> 
     started = time.monotonic()
     found = plasticity(
         model.to(device), *streams, protocol=chosen.protocol, estimator=chosen.estimator, precision=chosen.precision,
-        block=chosen.block or block_size(model, streams[0]), images=chosen.images, local=chosen.local,
+        block=block_size(model, streams[0]) if chosen.block is None else chosen.block, images=chosen.images, local=chosen.local,
         radius=chosen.radius, progress=lambda line: live.show(f"{what}: {line}"),
     )  # fmt: skip
     live.clear()
@@ -165,12 +187,18 @@ def _streams(model: nn.Module, chosen: Settings) -> tuple[Stream, Stream]:
         preprocess = Preprocess.from_dict(backbone.identity_of(model).preprocess)
         return image_streams(chosen.pretrain, chosen.downstream, preprocess, chosen.seed, chosen.max_corrupt)
     most = int(model.config.n_positions)  # type: ignore[union-attr, arg-type]
-    length = chosen.sequence_length or min(SEQUENCE, most)
+    length = min(SEQUENCE, most) if chosen.sequence_length is None else chosen.sequence_length
     if not 2 <= length <= most:
         raise PliantError(f"--sequence-length {length}: {chosen.model} takes 2 to {most} tokens")
     tokenizer = load_tokenizer(chosen.tokenizer or chosen.model)
-    names = [chosen.pretrain or chosen.downstream, chosen.downstream]
-    return text_streams(names, [open_text(name, tokenizer, length) for name in names], chosen.seed)
+    names = [absolute_text(name) for name in (chosen.pretrain or chosen.downstream, chosen.downstream)]
+    sequences = [open_text(name, tokenizer, length) for name in names]
+    words = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    if max(int(each.max()) for each in sequences) >= words:
+        raise PliantError(
+            f"the tokenizer knows more than the {words} tokens of {chosen.model}; give its own with --tokenizer"
+        )
+    return text_streams(names, sequences, chosen.seed)
 
 
 def block_size(model: nn.Module, stream: Stream) -> int:
@@ -180,8 +208,11 @@ def block_size(model: nn.Module, stream: Stream) -> int:
     """
     from pliant import anatomy
 
+    first = next(iter(stream), None)
+    if first is None:
+        raise PliantError(f"{stream.name}: not one image can be read ({stream.skipped[0]})")
     with torch.no_grad():
-        tokens = anatomy.family_of(model).embed(model, next(iter(stream))[:1].to(next(model.parameters()).device))
+        tokens = anatomy.family_of(model).embed(model, first[:1].to(next(model.parameters()).device))
     # In float32, for both sides: inputs and outputs of the block's parts are some 14 times its input.
     return max(4, min(32, 2**28 // (2 * 4 * 14 * tokens.numel())))
 

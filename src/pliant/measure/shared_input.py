@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,7 +23,6 @@ from pliant.measure.parts import (
     attention_on,
     effective_weight,
     fc2_on,
-    norm_numbers,
     parts_of,
 )  # fmt: skip
 from pliant.measure.protocols import not_finite, ratio
@@ -50,6 +50,7 @@ class SharedInput:
         found = self.family.describe(model)
         self.parts = parts_of(model, found)
         self.width = found.width
+        self.dtype = next(model.parameters()).dtype
         self.extents = [{name: Extent() for name in COMPONENTS} for _ in self.parts]
         self._norms, self._linear = _Norms(), _Linear(self.width)
         self._direct: list[tuple[int, Callable[[Tensor], Tensor]]] = []
@@ -59,13 +60,13 @@ class SharedInput:
     def _sort_out(self, block: int, parts: Parts) -> None:
         """Which way each component goes; its place among the series is block * 5 + component."""
         first = block * len(COMPONENTS)
-        for offset, module in ((0, parts.ln1), (2, parts.ln2)):
-            norm = norm_numbers(module)
+        for offset, name, module in ((0, "LN1", parts.ln1), (2, "LN2", parts.ln2)):
+            norm = parts.norms.get(name)
             if norm is None:
                 self._direct.append((first + offset, module))
             else:
                 self._norms.add(first + offset, norm)
-        weights = [effective_weight(layer, self.width, torch.float32) for layer in parts.fc1]
+        weights = [effective_weight(layer, self.width, self.dtype) for layer in parts.fc1]
         self._linear.add(first + 3, torch.cat([w for w, _ in weights]), torch.cat([b for _, b in weights]))
         wide = fc2_width(parts)
         if wide < self.width:
@@ -74,7 +75,7 @@ class SharedInput:
                 "be given the embedding; use --protocol in-situ"
             )
         if parts.inner_norm is None:
-            weight, bias = effective_weight(parts.fc2, wide, torch.float32)
+            weight, bias = effective_weight(parts.fc2, wide, self.dtype)
             self._linear.add(first + 4, weight[:, : self.width], bias)
         else:
             self._direct.append((first + 4, lambda x: fc2_on(parts)(padded(x, wide))))
@@ -86,10 +87,11 @@ class SharedInput:
         distances, norms = np.empty((size, half, half)), np.empty((size, 2, half))
         for algebra in (self._norms, self._linear):
             algebra.measure(tokens, shifts, distances, norms)
-        for place, apply in chain(self._direct, self._attentions(tokens)):
-            output = apply(tokens)
-            norms[place] = squared_norms(output).reshape(2, half).cpu()
-            distances[place] = squared_distances(output[:half], output[half:], shifts)
+        with closing(self._attentions(tokens)) as attentions:
+            for place, apply in chain(self._direct, attentions):
+                output = apply(tokens)
+                norms[place] = squared_norms(output).reshape(2, half).cpu()
+                distances[place] = squared_distances(output[:half], output[half:], shifts)
         self._check(norms)
         self._see(tokens)
         into = squared_distances(tokens[:half], tokens[half:], shifts).numpy()
@@ -99,9 +101,11 @@ class SharedInput:
     def _attentions(self, tokens: Tensor):
         for block, parts in enumerate(self.parts):
             handles = watch_inner_norms(parts, self.extents[block]["MHA"])
-            yield block * len(COMPONENTS) + 1, attention_on(self.model, self.family, parts, tokens)
-            for handle in handles:
-                handle.remove()
+            try:
+                yield block * len(COMPONENTS) + 1, attention_on(self.model, self.family, parts, tokens)
+            finally:
+                for handle in handles:
+                    handle.remove()
 
     def _check(self, norms: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(norms).all(axis=(1, 2)))
@@ -114,10 +118,10 @@ class SharedInput:
         for parts, extents in zip(self.parts, self.extents, strict=True):
             for extent in extents.values():
                 extent.see(norms)
-            extents["LN1"].see_spread(norm_numbers(parts.ln1), tokens)
-            extents["LN2"].see_spread(norm_numbers(parts.ln2), tokens)
+            for name in ("LN1", "LN2"):
+                extents[name].see_spread(parts.norms.get(name), tokens)
             if parts.inner_norm is not None:
-                extents["FC2"].see_spread(norm_numbers(parts.inner_norm), padded(tokens, fc2_width(parts)))
+                extents["FC2"].see_spread(parts.norms.get("FC2"), padded(tokens, fc2_width(parts)))
 
 
 def fc2_width(parts: Parts) -> int:

@@ -97,11 +97,12 @@ class Moments:
         """Value and half-width of weighted sums of elasticities, by the delta method."""
         elastic = self.elasticities
         _, rates, inputs, outputs = self._split(self._totals.sum(axis=0))
-        scaled = weights * elastic
+        # A component that puts out nothing has no elasticity; the sums that leave it out keep theirs.
+        scaled = np.where(weights == 0, 0.0, weights * elastic)
         value = scaled.sum(axis=1)
         # The sums of rates stand twice in the total of both sides, once a side; those of norms once.
         gradient = np.concatenate(
-            [-value[:, None] / self.pairs, scaled / (rates / 2), scaled / (2 * inputs), -scaled / (2 * outputs)], axis=1
+            [-value[:, None] / self.pairs, *(_over(scaled, by) for by in (rates / 2, 2 * inputs, -2 * outputs))], axis=1
         )
         return value, self._half_width(gradient)
 
@@ -131,3 +132,8 @@ class Moments:
             variance += np.einsum("kv,vw,kw->k", gradient, centred, gradient) * count / (count - 1)
         # Of the pairs alone it is never less; the difference above can be, by chance.
         return stats.t.ppf((1 + LEVEL) / 2, least - 1) * np.sqrt(np.maximum(variance, single).clip(0))
+
+
+def _over(scaled: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """A quotient, 0 where the numerator is: what has no weight has no influence, whatever it is divided by."""
+    return np.divide(scaled, by, out=np.zeros_like(scaled), where=scaled != 0)

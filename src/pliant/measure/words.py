@@ -69,12 +69,24 @@ def apart(measured: Plasticity, protocol: str, upper: str, lower: str) -> bool:
 
 
 def scale_warning(measured: Plasticity, protocol: str) -> str | None:
-    """Plasticity depends on the units of tokens; where relative change ranks otherwise, the ranking is of scale."""
-    by_rate, by_elasticity = measured.ranking(protocol), measured.ranking(protocol, by="elasticity")
-    if by_rate == by_elasticity:
+    """Plasticity depends on the units of tokens; where relative change clearly ranks otherwise, the ranking is of scale."""
+    if not _turned(measured, protocol):
         return None
+    order = " > ".join(measured.ranking(protocol, by="elasticity"))
     return (
-        f"Careful: the ranking is an effect of scale. By relative change (elasticity) it is {' > '.join(by_elasticity)}: "
+        f"Careful: the ranking is an effect of scale. By relative change (elasticity) it is {order}: "
         "a norm's rate falls as tokens grow, a linear layer's does not. What to tune is better asked of your data, "
         "method by method, with pliant adapt."
+    )
+
+
+def _turned(measured: Plasticity, protocol: str) -> bool:
+    """Do two components that the rates tell apart stand the other way round, and apart, by elasticity?"""
+    table = measured.table(protocol).set_index("component")
+    low, high = table["elasticity_low"].to_dict(), table["elasticity_high"].to_dict()
+    ranked = measured.ranking(protocol)
+    return any(
+        low[lower] > high[upper] and apart(measured, protocol, upper, lower)
+        for place, upper in enumerate(ranked)
+        for lower in ranked[place + 1 :]
     )
