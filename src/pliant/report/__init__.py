@@ -5,5 +5,6 @@ from pliant.report.page import hardest, write
 from pliant.report.picture import picture
 from pliant.report.plasticity_figure import plasticity_figure
 from pliant.report.plasticity_page import write_plasticity
+from pliant.report.study_page import write_study
 
-__all__ = ["hardest", "picture", "plasticity_figure", "write", "write_comparison", "write_plasticity"]
+__all__ = ["hardest", "picture", "plasticity_figure", "write", "write_comparison", "write_plasticity", "write_study"]

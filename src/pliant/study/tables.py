@@ -72,6 +72,11 @@ class Tables:
         apart = {*UNIT, *_OUTCOMES, *_PREPARED, "method", "seed"}
         return [str(name) for name in self.results if name not in apart]
 
+    @property
+    def settings(self) -> list[str]:
+        """All columns that say what was run."""
+        return ["data", *self._units[1:], "method", *self._settings, "seed"]
+
     @cached_property
     def finished(self) -> pd.DataFrame:
         return self.table[~self.table["failed"] & self.table["test_top1"].notna()]
@@ -134,11 +139,11 @@ class Tables:
         """Mean relative gain over the linear probe, and over how many units that have both."""
         if PROBE not in self.means.index or method == PROBE:
             return np.nan, 0
-        both = self.means.loc[[method, PROBE]].dropna(axis=1)
-        both = both.loc[:, both.loc[PROBE] > 0]
-        if both.empty:
+        accuracy, probe = (self.means.loc[name].to_numpy(dtype=float) for name in (method, PROBE))
+        known = np.isfinite(accuracy) & (probe > 0)
+        if not known.any():
             return np.nan, 0
-        return float(relative_gain(both.loc[method], both.loc[PROBE]).mean()), both.shape[1]
+        return float(relative_gain(accuracy[known], probe[known]).mean()), int(known.sum())
 
     def _interval(self, runs: pd.DataFrame, value: str = "test_top1") -> tuple[float, float]:
         """Over seeds where there is one unit, else over units and seeds."""
@@ -210,7 +215,9 @@ class Tables:
     @cached_property
     def by_validation(self) -> bool:
         """Is `favourite` named by validation accuracy?"""
-        return bool(self.selection.table.loc[self.selection.table["method"] == self.favourite, "val_mean"].notna().all())
+        return bool(
+            self.selection.table.loc[self.selection.table["method"] == self.favourite, "val_mean"].notna().all()
+        )
 
     def tests(self, unit: Sequence[str] = ("unit", "seed")) -> pd.DataFrame:
         """The favourite against every other method over `unit`, as `against` gives it; no rows without others."""
@@ -297,7 +304,7 @@ class Tables:
             if wide.shape[1] > SEVERAL:
                 rows.append({"method": method, "unit": None, "elbow": elbow(wide.columns, wide.mean())})
                 rows += [
-                    {"method": method, "unit": unit, "elbow": elbow(wide.columns, curve)}
+                    {"method": method, "unit": str(unit), "elbow": elbow(wide.columns, curve)}
                     for unit, curve in wide.iterrows()
                 ]
         return pd.DataFrame(rows, columns=["method", "unit", "elbow"])
@@ -332,12 +339,12 @@ def against(runs: pd.DataFrame, first: str, others: Sequence[str], unit: Sequenc
     table = paired_tests(runs, [(first, other) for other in others], unit)
     enough = table["pairs"].map(smallest_p) * len(table) <= ALPHA
     p = table["wilcoxon_greater_holm"].where(enough, table["t_greater_holm"])
-    return table.assign(test=np.where(p.isna(), None, np.where(enough, "Wilcoxon", "t")), p=p)
+    return table.assign(test=enough.map({True: "Wilcoxon", False: "t"}).where(p.notna(), None), p=p)
 
 
 def _named(table: pd.DataFrame) -> pd.Series:
     """A name for each row's unit: the data, and what else tells units apart."""
-    names = table["data"].astype(str)
+    names = _short(table["data"])
     columns = [name for name in UNIT[1:] if name in table]
     shown = {"img_size": "{:.0f} px", "n_train": "{:,.0f} images"}
     for position, column in enumerate(columns):
@@ -349,8 +356,16 @@ def _named(table: pd.DataFrame) -> pd.Series:
         )
         if counts > 1:
             form = shown.get(column, "{}")
-            names += ", " + table[column].map(lambda value, form=form: form.format(value) if pd.notna(value) else "no size")
+            values = table[column] if column in shown else _short(table[column])
+            said = values.map(lambda value, form=form: form.format(value) if pd.notna(value) else "not stated")
+            names = names + ", " + said
     return names
+
+
+def _short(names: pd.Series) -> pd.Series:
+    """The last parts of paths, unless two paths end alike."""
+    ends = names.map(lambda name: str(name).rstrip("/").rsplit("/", 1)[-1] if pd.notna(name) else name)
+    return ends if ends.nunique() == names.nunique() else names
 
 
 def _order(method: str) -> int:

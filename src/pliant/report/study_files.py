@@ -1,0 +1,146 @@
+"""The tables of a study's page as files: CSV with all digits, and LaTeX to paste into a paper (needs booktabs)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pliant.files import write_text
+from pliant.report.figures import drawable
+from pliant.report.study_charts import point_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pliant.study.claims import Verdict
+    from pliant.study.tables import Tables
+
+NAMES = ("accuracy", "average", "tests", "selected", "robustness", "gap", "ranks", "costs", "claims", "failures")
+ALIKE = "≈"
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    ALIKE: r"$\approx$", "±": r"$\pm$", "−": "--", "×": r"$\times$",
+}  # fmt: skip
+
+
+class Latex(str):
+    """A cell that is LaTeX already."""
+
+
+def write_tables(folder: Path, tables: Tables, claims: Sequence[Verdict]) -> None:
+    """Write every table that has rows, and remove those of an earlier report that have none any more."""
+    found = _frames(tables, claims)
+    typeset = _typeset(tables, claims)
+    for name in NAMES:
+        for suffix, content in ((".csv", _csv(found.get(name))), (".tex", typeset.get(name))):
+            path = folder / f"{name}{suffix}"
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_text(path, drawable(content))
+
+
+def _frames(tables: Tables, claims: Sequence[Verdict]) -> dict[str, pd.DataFrame]:
+    import pandas as pd
+
+    said = [
+        {"claim": each.claim.id, "source": each.claim.source, "says": each.claim.says, "outcome": each.outcome,
+         "paper": each.paper, "ours": each.ours, "test": each.test, "sentence": each.sentence}
+        for each in claims
+    ]  # fmt: skip
+    always = {"claims": pd.DataFrame(said), "failures": tables.failures.drop(columns=["unit", "failed", "base"])}
+    if not tables.methods:
+        return always
+    tests = [
+        table.assign(over=over)
+        for over, table in (("units and seeds", tables.tests()), ("units", tables.tests(["unit"])))
+        if len(table)
+    ]
+    return always | {
+        "accuracy": tables.accuracy,
+        "average": tables.overall,
+        "tests": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(),
+        "selected": tables.selection.table,
+        "robustness": tables.robustness,
+        "gap": tables.gap,
+        "ranks": tables.ranks,
+        "costs": tables.costs,
+    }
+
+
+def _csv(table: pd.DataFrame | None) -> str | None:
+    return None if table is None or table.empty else table.to_csv(index=False, lineterminator="\n")
+
+
+def _typeset(tables: Tables, claims: Sequence[Verdict]) -> dict[str, str]:
+    found = {"claims": latex(["claim", "the paper", "ours", "outcome"],
+                             [[each.claim.says, each.paper, each.ours, each.outcome] for each in claims])}  # fmt: skip
+    if not tables.methods:
+        return found
+    found["accuracy"] = _accuracy(tables)
+    tests = tables.tests()
+    if len(tests):
+        found["tests"] = latex(
+            ["better", "than", "pairs", "difference (points)", "test", "p (Holm)"],
+            [[row["first"], row["second"], row["pairs"], _points(row["difference"]), row["test"] or "--", _p(row["p"])]
+             for row in tests.to_dict("records")],
+        )  # fmt: skip
+    if len(tables.costs):
+        found["costs"] = latex(
+            ["method", "trained parameters", "accuracy (%)", "on the front"],
+            [[point_name(row), f"{row['parameters']:,.0f}", _points(row["mean"]), "yes" if row["front"] else "no"]
+             for row in tables.costs.to_dict("records")],
+        )  # fmt: skip
+    if len(tables.ranks):
+        found["ranks"] = latex(
+            ["method", "rank", "accuracy (%)", "95 % interval"],
+            [[row["method"], f"{row['rank']:.0f}", _points(row["mean"]), f"{_points(row['low'])} to {_points(row['high'])}"]
+             for row in tables.ranks.to_dict("records")],
+        )  # fmt: skip
+    return found
+
+
+def _accuracy(tables: Tables) -> str:
+    units = list(tables.units["unit"])
+    cells = {(row["unit"], row["method"]): row for row in tables.accuracy.to_dict("records")}
+    overall = tables.overall.set_index("method").to_dict("index")
+    rows = []
+    for method in tables.methods:
+        row: list[Any] = [method, *(_cell(cells.get((unit, method))) for unit in units)]
+        rows.append([*row, _cell(overall[method])] if len(units) > 1 else row)
+    return latex(["method", *units, *(["average"] if len(units) > 1 else [])], rows)
+
+
+def _cell(row: Mapping[Any, Any] | None) -> str:
+    if row is None or not math.isfinite(row["mean"]):
+        return "--"
+    number = Latex(rf"\textbf{{{_points(row['mean'])}}}" if row["best"] else escaped(_points(row["mean"])))
+    deviation = row.get("std", math.nan)
+    spread = rf" {{\scriptsize $\pm$ {_points(deviation)}}}" if math.isfinite(deviation) else ""
+    return Latex((r"$\approx$ " if row["alike"] else "") + number + spread)
+
+
+def latex(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A tabular of booktabs; every cell but a `Latex` one is escaped."""
+    lines = [rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"\toprule", _line(columns), r"\midrule"]
+    lines += [_line(row) for row in rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return " & ".join(cell if isinstance(cell, Latex) else escaped(str(cell)) for cell in cells) + r" \\"
+
+
+def escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.2f}" if math.isfinite(share) else "--"
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "--"
