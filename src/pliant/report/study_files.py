@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pliant.files import write_text
 from pliant.report.figures import drawable
-from pliant.report.study_charts import point_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +23,10 @@ _SPECIAL = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     ALIKE: r"$\approx$", "±": r"$\pm$", "−": "--", "×": r"$\times$",
 }  # fmt: skip
+
+
+_Column = tuple[str, str, Callable[[Any], str]]
+"""Its title, the name in the table, and how a value is written."""
 
 
 class Latex(str):
@@ -56,7 +59,7 @@ def _frames(tables: Tables, claims: Sequence[Verdict]) -> dict[str, pd.DataFrame
         return always
     tests = [
         table.assign(over=over)
-        for over, table in (("units and seeds", tables.tests()), ("units", tables.tests(["unit"])))
+        for over, table in (("units and seeds", tables.tests), ("units", tables.tests_over_units))
         if len(table)
     ]
     return always | {
@@ -81,25 +84,30 @@ def _typeset(tables: Tables, claims: Sequence[Verdict]) -> dict[str, str]:
     if not tables.methods:
         return found
     found["accuracy"] = _accuracy(tables)
-    tests = tables.tests()
-    if len(tests):
-        found["tests"] = latex(
-            ["better", "than", "pairs", "difference (points)", "test", "p (Holm)"],
-            [[row["first"], row["second"], row["pairs"], _points(row["difference"]), row["test"] or "--", _p(row["p"])]
-             for row in tests.to_dict("records")],
-        )  # fmt: skip
-    if len(tables.costs):
-        found["costs"] = latex(
-            ["method", "trained parameters", "accuracy (%)", "on the front"],
-            [[point_name(row), f"{row['parameters']:,.0f}", _points(row["mean"]), "yes" if row["front"] else "no"]
-             for row in tables.costs.to_dict("records")],
-        )  # fmt: skip
-    if len(tables.ranks):
-        found["ranks"] = latex(
-            ["method", "rank", "accuracy (%)", "95 % interval"],
-            [[row["method"], f"{row['rank']:.0f}", _points(row["mean"]), f"{_points(row['low'])} to {_points(row['high'])}"]
-             for row in tables.ranks.to_dict("records")],
-        )  # fmt: skip
+    chosen = [(name, name, _value) for name in tables.selection.axes]
+    unit = [("data set", "unit", str), ("method", "method", str)]
+    columns: dict[str, tuple[pd.DataFrame, list[_Column]]] = {
+        "average": (tables.average, [("method", "method", str), ("accuracy (%)", "mean", _points),
+                                     ("low", "low", _points), ("high", "high", _points), ("gain (%)", "gain", _value)]),
+        "tests": (tables.tests, [("better", "first", str), ("than", "second", str), ("pairs", "pairs", _value),
+                                   ("points", "difference", _points), ("test", "test", _value), ("p (Holm)", "p", _p)]),
+        "selected": (tables.selection.table, [*unit, *chosen, ("validation (%)", "val_mean", _points),
+                                              ("test (%)", "test_mean", _points),
+                                              ("best on test (%)", "claimed_mean", _points)]),
+        "robustness": (tables.robustness, [*unit, ("spread over rates", "spread", _points), ("rates", "rates", _value),
+                                           ("failed", "failed", _value), ("deviation over seeds", "deviation", _points)]),
+        "gap": (tables.gap, [*unit, ("training (%)", "train", _points), ("test (%)", "test", _points),
+                             ("gap (points)", "gap", _points)]),
+        "costs": (tables.costs, [("method", "method", str), ("rank", "rank", _value),
+                                 ("trained parameters", "parameters", _whole), ("accuracy (%)", "mean", _points),
+                                 ("front", "front", _value)]),
+        "ranks": (tables.ranks, [("method", "method", str), ("rank", "rank", _value), ("accuracy (%)", "mean", _points),
+                                 ("low", "low", _points), ("high", "high", _points)]),
+    }  # fmt: skip
+    for name, (table, shown) in columns.items():
+        if len(table):
+            rows = [[say(row[column]) for _, column, say in shown] for row in table.to_dict("records")]
+            found[name] = latex([title for title, _, _ in shown], rows)
     return found
 
 
@@ -144,3 +152,15 @@ def _points(share: float) -> str:
 
 def _p(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else "--"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "--"
+
+
+def _value(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "--"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)

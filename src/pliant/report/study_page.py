@@ -138,10 +138,10 @@ def _accuracy(tables: Tables) -> dict[str, Any]:
 
 def _tests(tables: Tables) -> list[dict[Any, Any]]:
     """The favourite against the others, over units and seeds, and p over units alone."""
-    tests = tables.tests()
+    tests = tables.tests
     if tests.empty:
         return []
-    alone = tables.tests(["unit"]).set_index("second")
+    alone = tables.tests_over_units.set_index("second")
     return [
         {**row, "units": int(alone.loc[row["second"], "pairs"]), "p_units": alone.loc[row["second"], "p"]}
         for row in tests.to_dict("records")

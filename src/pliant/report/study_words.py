@@ -40,7 +40,7 @@ def headline(tables: Tables) -> str:
 
 def significance(tables: Tables) -> list[str]:
     """What the tests say of the favourite against the other methods; nothing where there is nothing to compare."""
-    tests = tables.tests()
+    tests = tables.tests
     if tests.empty:
         return []
     better = tests[tests["p"] < _alpha()]
@@ -75,7 +75,7 @@ def _how_tested(tables: Tables, tests: pd.DataFrame) -> str:
         needed = math.ceil(math.log2(len(tests) / _alpha()))
         said += f" A Wilcoxon test, which takes nothing for granted, would need {needed} pairs; t takes differences as normal."
     if len(tables.units) > 1:
-        by_unit = tables.tests(["unit"])
+        by_unit = tables.tests_over_units
         sure = int((by_unit["p"] < _alpha()).sum())
         said += (
             f" Seeds of one data set are not independent: over the {len(tables.units)} data sets alone, {sure} of "
@@ -94,7 +94,8 @@ def marks(tables: Tables) -> str:
         return f"{said}Nothing is marked as not significantly worse, since {few} allows no test."
     said += (
         "≈: not significantly worse than that, by one-sided paired tests over the seeds that both have, Holm-corrected "
-        f"over the column's methods, p ≥ {_alpha():.2g} (Wilcoxon where so few pairs can be significant at all, else t). "
+        f"over the column's methods, p ≥ {_alpha():.2g} (Wilcoxon where so few pairs can be significant at all, else t), or "
+        "for lack of pairs not tested. "
     )
     if 1 < tables.accuracy["seeds"].max() <= _MARK_FEWEST:
         said += "With so few seeds only large differences can be told from chance, so that ≈ is no proof of equality. "

@@ -155,8 +155,8 @@ class Tables:
         """One row a unit and method, then one a method over all units.
 
         Columns: the unit's, method, mean, std, low, high, seeds; best: the highest mean of the unit; against_best, the
-        mean difference of the best and this one over pairs, test and p, how that was tested (`against`); alike: it was
-        tested, and is not significantly worse.
+        mean difference of the best and this one over pairs, test and p, how that was tested (`against`); alike: not
+        significantly worse, in units where any method could be tested.
         """
         rows = []
         for unit in self.units["unit"]:
@@ -194,7 +194,9 @@ class Tables:
                 )  # fmt: skip
             else:
                 part = part.assign(against_best=np.nan, test=None, p=np.nan)
-            parts.append(part.assign(alike=part["p"] >= ALPHA))
+            # What could not be tested for lack of pairs is not significantly worse either.
+            untold = part["p"].isna() & part["mean"].notna() & ~part["best"] & bool(part["p"].notna().any())
+            parts.append(part.assign(alike=(part["p"] >= ALPHA) | untold))
         return pd.concat(parts, ignore_index=True) if parts else table
 
     @cached_property
@@ -219,8 +221,17 @@ class Tables:
             self.selection.table.loc[self.selection.table["method"] == self.favourite, "val_mean"].notna().all()
         )
 
-    def tests(self, unit: Sequence[str] = ("unit", "seed")) -> pd.DataFrame:
-        """The favourite against every other method over `unit`, as `against` gives it; no rows without others."""
+    @cached_property
+    def tests(self) -> pd.DataFrame:
+        """The favourite against every other method over units and seeds, as `against` gives it; no rows without others."""
+        return self._tested(["unit", "seed"])
+
+    @cached_property
+    def tests_over_units(self) -> pd.DataFrame:
+        """The same over the means of units alone."""
+        return self._tested(["unit"])
+
+    def _tested(self, unit: Sequence[str]) -> pd.DataFrame:
         others = [method for method in self.methods if method != self.favourite]
         if self.favourite is None or not others:
             return pd.DataFrame(columns=["first", "second", "pairs", "difference", "test", "p"])
