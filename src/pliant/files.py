@@ -62,7 +62,9 @@ def remove_orphans(path: Path) -> None:
 def explained(path: Path, error: OSError) -> PliantError:
     """What an error of writing to `path` means for a user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return PliantError(f"{path}: the disk is full; what was saved before is intact; free some space and go on (a run: with --resume)")
+        return PliantError(
+            f"{path}: the disk is full; what was saved before is intact; free some space and go on (a run: with --resume)"
+        )
     return PliantError(f"{path}: cannot be written ({error.strerror or error})")
 
 

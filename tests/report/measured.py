@@ -50,7 +50,8 @@ def _frame(mean: np.ndarray, blocks: list) -> pd.DataFrame:
         "block": pd.array(np.repeat(np.array(blocks, dtype=object), size), dtype="Int64"),
         "mean": values, "low": 0.97 * values, "high": 1.03 * values, "std": 0.2 * values, "largest": 1.5 * values,
         "local": 3 * values, "bound": 9 * values, "elasticity": 0.9 + 0.01 * np.tile(np.arange(size), len(mean)),
-        "elasticity_low": 0.89, "elasticity_high": 1.0,
+        "elasticity_low": 0.898 + 0.01 * np.tile(np.arange(size), len(mean)),
+        "elasticity_high": 0.902 + 0.01 * np.tile(np.arange(size), len(mean)),
     })  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pliant.study.folder import StudyFolder
     from pliant.study.grid import Run
     from pliant.study.results import Report
+
+PAGE = "report"
+"""Folder, inside the study's, of its page and tables."""
 
 study = typer.Typer(
     name="study",
@@ -121,7 +125,7 @@ def status(folder: Annotated[Path, _FOLDER], as_json: Annotated[bool, _JSON] = F
 
 @study.command("report")
 def report(folder: Annotated[Path, _FOLDER], as_json: Annotated[bool, _JSON] = False) -> None:
-    """Choose settings on validation and print their test accuracy; write results.csv, selection.csv and selection.tex.
+    """Choose settings on validation and print their test accuracy; write tables and a page.
 
     [bold]Example[/bold]: pliant study report studies/a
     """
@@ -231,17 +235,23 @@ def _run(asked: Study, out: Path, workers: int, retry: bool) -> tuple[StudyFolde
     try:
         execute(folder, runs, workers)
     except Interrupted:
-        import shlex
-
         say(f"stopped; go on with the same command: {shlex.join(['pliant', *sys.argv[1:]])}")
         raise typer.Exit(130) from None
     return folder, folder.study(), runs
 
 
 def _reported(folder: StudyFolder, found: Study, runs: Sequence[Run]) -> Report:
+    from pliant.report import write_study
     from pliant.study import results
 
-    return results.report(folder, found, runs)
+    made = results.report(folder, found, runs)
+    if not made.results.empty:
+        errors = made.results["run"].map(results.messages(folder, runs))
+        write_study(
+            folder.path / PAGE, made.results.assign(error=errors), steps=results.steps(folder, runs),
+            title=folder.path.resolve().name, command=shlex.join(["pliant", *sys.argv[1:]]),
+        )  # fmt: skip
+    return made
 
 
 def _failed(folder: StudyFolder, runs: Sequence[Run]) -> int:
@@ -270,7 +280,7 @@ def _show_report(folder: StudyFolder, made: Report, runs: Sequence[Run], as_json
         print(f"nothing chosen: {made.note}")
     else:
         _show_selection(made)
-    print(f"tables: {folder.path}")
+    print(f"report: {folder.path / PAGE}/report.html   tables: {folder.path}")
 
 
 def _show_selection(made: Report) -> None:
@@ -300,7 +310,7 @@ def _show_comparison(said: Comparison, folder: Path) -> None:
     headings = ["method", "val %", "test %", "std", "seeds", "trained", "best by", "Wilcoxon p", "t p"]
     _print("best on validation first", headings, rows)
     print(said.sentence)
-    print(f"study: {folder}")
+    print(f"report: {folder / PAGE}/report.html   study: {folder}")
 
 
 def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pliant.adapt.run import SUMMARY
+from pliant.adapt.run import LOG, SUMMARY
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_text
 from pliant.study.file import Study
@@ -62,6 +63,21 @@ def report(folder: StudyFolder, study: Study, runs: Sequence[Run]) -> Report:
     write_text(folder.path / SELECTION, shown.to_csv(index=False, lineterminator="\n"))
     write_atomic(folder.path / LATEX, lambda path: _latex(shown, path))
     return Report(results, selection)
+
+
+def messages(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, str]:
+    """Why each failed run failed, by its name."""
+    return {run.name: folder.message(run) for run in runs if folder.failed(run)}
+
+
+def steps(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
+    """What each finished run logged, by its name: step, loss, grad_norm."""
+    found = {}
+    for run in filter(folder.done, runs):
+        lines = (folder.run(run) / LOG).read_text(encoding="utf-8").splitlines()
+        rows = [row for row in map(json.loads, lines) if row["kind"] == "step"]
+        found[run.name] = pd.DataFrame(rows, columns=["step", "loss", "grad_norm"])
+    return found
 
 
 def read_table(source: Path | StringIO) -> pd.DataFrame:
