@@ -119,11 +119,11 @@ def _attention_bound(
         logits = _bilinear_logits(heads, scale, n, r, rotary, biases)
     if logits is None:
         return math.nan
-    value = torch.linalg.matrix_norm(heads.value, 2) * (3 * n + logits).sqrt()
+    value = _thin_norm(heads.value) * (3 * n + logits).sqrt()
     if norms["norm"] is not None:  # of all heads together, before the output projection
         whole = torch.cat(list(heads.output), dim=1)
         return _spectral_norm(whole) * _norm_bound(norms["norm"], extent.inner.get("norm", 0.0)) * float(value.norm())
-    return float((torch.linalg.matrix_norm(heads.output, 2) * value).sum())
+    return float((_thin_norm(heads.output.mT) * value).sum())
 
 
 def _bilinear_logits(heads: _Heads, scale: float, n: int, r: float, rotary: bool, biases: bool) -> Tensor:
@@ -134,10 +134,15 @@ def _bilinear_logits(heads: _Heads, scale: float, n: int, r: float, rotary: bool
         key = torch.cat([key, heads.key_bias[..., None]], dim=-1)
         r = math.sqrt(r * r + 1)
     if rotary:
-        norm = torch.linalg.matrix_norm(query, 2) * torch.linalg.matrix_norm(key, 2)
+        norm = _thin_norm(query) * _thin_norm(key)
     else:  # of a product of two thin matrices: never d x d
         norm = torch.linalg.matrix_norm(_triangle(query) @ _triangle(key).mT, 2)
     return (12 * n + 3) * r**4 * (scale * norm) ** 2
+
+
+def _thin_norm(thin: Tensor) -> Tensor:
+    """||W||_2 of (heads, d_h, d) by its d_h x d_h Gram matrix, whose largest eigenvalue is exact to rounding."""
+    return torch.linalg.eigvalsh(thin @ thin.mT)[..., -1].clamp_min(0).sqrt()
 
 
 def _triangle(thin: Tensor) -> Tensor:
@@ -155,12 +160,12 @@ def _normed_logits(
     for name, weight, bias in (("q_norm", heads.query, heads.query_bias), ("k_norm", heads.key, heads.key_bias)):
         norm = norms[name]
         if norm is None:
-            length.append(torch.linalg.matrix_norm(weight, 2) * r + bias.norm(dim=-1))
-            speed.append(torch.linalg.matrix_norm(weight, 2))
+            length.append(_thin_norm(weight) * r + bias.norm(dim=-1))
+            speed.append(_thin_norm(weight))
         else:
             width = len(norm.gamma)
             length.append(float(norm.gamma.abs().max()) * math.sqrt(width) + norm.beta.double().norm())
-            speed.append(torch.linalg.matrix_norm(weight, 2) * _norm_bound(norm, extent.inner.get(name, 0.0)))
+            speed.append(_thin_norm(weight) * _norm_bound(norm, extent.inner.get(name, 0.0)))
     found = 3 * r**2 * scale**2 * (length[1] ** 2 * speed[0] ** 2 + n * length[0] ** 2 * speed[1] ** 2)
     return found if bool(torch.isfinite(found).all()) else None
 
