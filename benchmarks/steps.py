@@ -294,7 +294,7 @@ def report(results: dict[str, dict], runs: Path | None) -> None:
 
 def reach(runs: Path, medians: dict[str, float]) -> None:
     """Seconds to the validation accuracy at which LoRA ends: steps to it in the stored runs, at the measured rates."""
-    from pliant.adapt.run import LOG
+    from pliant.adapt.job import LOG
 
     def epochs(folder: Path) -> list[dict]:
         rows = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]

@@ -6,8 +6,8 @@ import errno
 import glob
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,3 +92,22 @@ def read_json(path: Path) -> Any:
         raise PliantError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise PliantError(f"{path}: not readable as JSON ({error})") from error
+
+
+@contextmanager
+def held(path: Path, wait: bool) -> Iterator[bool]:
+    """An exclusive lock that the system releases when the process ends, however it ends."""
+    import fcntl
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise explained(path, error) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True

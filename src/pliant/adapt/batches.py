@@ -26,6 +26,14 @@ def epoch_batches(order: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
         yield order[start : start + batch_size]
 
 
+def view_of(indices: np.ndarray, epoch: int, views: int | None) -> np.ndarray:
+    """Which view of each image an epoch shows: a new one each time or, of `views` fixed ones, each in its turn.
+
+    Neighbours take different views in the same epoch, and each image cycles through all of its own.
+    """
+    return np.full(len(indices), epoch) if views is None else (epoch + indices) % views
+
+
 def mix(inputs: Tensor, targets: Tensor, mixup: float, cutmix: float, seed: int, step: int) -> tuple[Tensor, Tensor]:
     """Mixup (arXiv 1710.09412) or CutMix (arXiv 1905.04899), one of both at random where both are on.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,9 +15,10 @@ import psutil
 import torch
 from torch import Tensor
 
+from pliant.adapt.batches import view_of
+from pliant.adapt.shelf import Cached, Shelf
 from pliant.data import ImageSet, Preprocess, cache_folder, load_batch
 from pliant.errors import PliantError
-from pliant.files import remove_orphans
 from pliant.progress import track
 from pliant.report.words import size as human
 
@@ -75,31 +74,6 @@ class Streamed:
             return torch.cat([self.prefix(part.to(self.device)) for part in pixels.split(self.chunk)]).float()
 
 
-def view_of(indices: np.ndarray, epoch: int, views: int | None) -> np.ndarray:
-    """Which view of each image an epoch shows: a new one each time or, of `views` fixed ones, each in its turn.
-
-    Neighbours take different views in the same epoch, and each image cycles through all of its own.
-    """
-    return np.full(len(indices), epoch) if views is None else (epoch + indices) % views
-
-
-@dataclass
-class Cached:
-    """Outputs of the frozen stages, computed once: (N, views, ...) in half precision."""
-
-    values: np.ndarray
-    labels: np.ndarray
-    where: str
-
-    def batch(self, indices: np.ndarray, epoch: int) -> Tensor:
-        taken = self.values[indices, view_of(indices, epoch, self.values.shape[1])]
-        return torch.from_numpy(np.ascontiguousarray(taken)).float()
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes
-
-
 @dataclass
 class Sampled:
     """Some of the images of `whole`."""
@@ -124,95 +98,92 @@ def sampled(whole: Inputs, most: int, seed: int) -> Inputs:
 
 @dataclass(frozen=True)
 class CacheRequest:
-    """Where to keep cached outputs, and what they are a function of: their key in the cache folder."""
+    """Where to keep cached outputs, and what they are a function of: their key.
+
+    Attributes:
+        mode: auto, memory or file.
+        identity: whatever the outputs depend on besides images, pixels and views.
+        shelf: a folder whose files several runs share; None for the user's cache folder.
+        exact: keep float32, where half precision would do.
+    """
 
     mode: str
     views: int
     identity: dict
+    shelf: Path | None = None
+    exact: bool = False
 
     def key(self, source: Streamed) -> str:
+        augmented = source.augment != "none"
         named = {
             **self.identity,
-            "images": source.images.digest(),
             "preprocess": source.preprocess.to_dict(),
             "augment": source.augment,
             "views": self.views,
-            "seed": source.seed if source.augment != "none" else None,
+            "exact": self.exact,
+            # An augmented view depends on the image's place in its set, a plain one on nothing but the image.
+            "set": [source.images.digest(), source.seed] if augmented else None,
         }
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:24]
+
+    def place(self, source: Streamed) -> Shelf:
+        folder = self.shelf or cache_folder() / "features"
+        return Shelf(folder / self.key(source))
 
 
 def cached(source: Streamed, request: CacheRequest, say: Callable[[str], None], what: str) -> Inputs:
     """Compute the frozen stages' outputs for all images and views once, or return `source` where none may be kept.
 
-    In memory where a quarter of what is free suffices, else in a memory-mapped file in the cache folder, whose size
-    is said before it is written. An existing file of the same key is used again.
+    In memory where a quarter of what is free suffices, else memory-mapped in the cache folder, whose size is said
+    before it is written; always so where runs share a folder. Outputs that are there already are used again.
 
     Raises:
         PliantError: a cache was demanded and does not fit; a value does not fit into half precision.
     """
-    path = cache_folder() / "features" / f"{request.key(source)}.npy"
-    if path.is_file() and request.mode in ("auto", "file"):
-        return Cached(np.load(path, mmap_mode="r", allow_pickle=False), source.labels, "file")
+    shelf, ids = request.place(source), source.images.ids()
+    missing = shelf.missing(ids)
+    if not len(missing) and request.mode in ("auto", "file"):
+        return shelf.inputs(ids, source.labels)
     first = source.batch(np.arange(min(source.chunk, len(source.labels))), 0)
     # fp16 ends at 65,504: leave room for larger values than the first images show.
-    kind = np.float16 if float(first.abs().max()) < 16_000 else np.float32
-    shape = (len(source.labels), request.views, *first.shape[1:])
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
-    where = request.mode if request.mode != "auto" else _where(size)
+    kind = np.float16 if float(first.abs().max()) < 16_000 and not request.exact else np.float32
+    shape = (request.views, *first.shape[1:])
+    size = len(missing) * int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+    where = request.mode if request.mode != "auto" else _where(size, request.shelf)
     if where == "none":
         say(f"{what}: a cache of {human(size)} fits neither memory nor disk; computing everything each epoch")
         return source
     if where == "memory":
+        size = size // max(1, len(missing)) * len(ids)
         if size > psutil.virtual_memory().available:
             raise PliantError(f"--cache memory: {human(size)} do not fit into what is free; take --cache file or off")
-        values = np.empty(shape, kind)
-        _fill(values, source, what)
-        return Cached(values, source.labels, "memory")
-    say(f"{what}: caching {human(size)} of frozen outputs in {path}")
-    return Cached(_write_file(path, shape, kind, size, source, what), source.labels, "file")
+        values = np.empty((len(ids), *shape), kind)
+        _fill(values, source, np.arange(len(ids)), what)
+        return Cached.of(values, source.labels)
+    say(f"{what}: caching {human(size)} of frozen outputs in {shelf.folder}")
+    shelf.add(ids, shape, kind, lambda values, indices: _fill(values, source, indices, what))
+    return shelf.inputs(ids, source.labels)
 
 
-def _fill(values: np.ndarray, source: Streamed, what: str) -> None:
-    count, views = values.shape[:2]
-    starts = [(view, start) for view in range(views) for start in range(0, count, source.chunk)]
+def _fill(values: np.ndarray, source: Streamed, images: np.ndarray, what: str) -> None:
+    """Compute the outputs of `images` (n,) of the set, all views of them, into `values` (n, views, ...)."""
+    views = values.shape[1]
+    starts = [(view, start) for view in range(views) for start in range(0, len(images), source.chunk)]
     for view, start in track(starts, f"frozen outputs, {what}", unit=source.chunk):
-        indices = np.arange(start, min(start + source.chunk, count))
-        part = source.seen(indices, dict.fromkeys(indices.tolist(), view)).cpu().numpy().astype(values.dtype)
-        if not np.isfinite(part).all():
+        indices = images[start : start + source.chunk]
+        # Always a whole chunk: rounding depends on a batch's size, and must not depend on who computes an output.
+        whole = np.pad(indices, (0, source.chunk - len(indices)), mode="edge")
+        part = source.seen(whole, dict.fromkeys(indices.tolist(), view))[: len(indices)]
+        rounded = part.cpu().numpy().astype(values.dtype)
+        if not np.isfinite(rounded).all():
             raise PliantError("an output of the frozen part does not fit into half precision; run with --cache off")
-        values[indices, view] = part
+        values[start : start + len(indices), view] = rounded
 
 
-def _write_file(path: Path, shape: Sequence[int], kind: type, size: int, source: Streamed, what: str) -> np.ndarray:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Reserve the space now: writing to a memory map of a full disk would kill the process.
-        remove_orphans(path)
-        with temporary.open("wb") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size + 4096)
-        values = np.lib.format.open_memmap(temporary, mode="w+", dtype=kind, shape=tuple(shape))
-        _fill(values, source, what)
-        values.flush()
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PliantError(
-                f"{path.parent}: no space for a cache of {human(size)}; free some, set PLIANT_CACHE to another disk, "
-                "or run with --cache off"
-            ) from error
-        raise PliantError(f"{path.parent}: cannot be written ({error.strerror}); set PLIANT_CACHE") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def _where(size: int) -> str:
-    if size <= MEMORY_SHARE * psutil.virtual_memory().available:
+def _where(size: int, shelf: Path | None) -> str:
+    if shelf is None and size <= MEMORY_SHARE * psutil.virtual_memory().available:
         return "memory"
-    folder = cache_folder()
+    folder = shelf or cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return "file" if size <= DISK_SHARE * shutil.disk_usage(folder).free else "none"
 

@@ -42,6 +42,13 @@ def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
+def top1_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Fraction of logits (N, C) that are largest at their label, and mean cross-entropy: what an epoch is judged by."""
+    logits = logits.float()
+    right = int((logits.argmax(dim=1) == labels).sum())
+    return right / len(labels), float(F.cross_entropy(logits, labels))
+
+
 def predictions_table(logits: Tensor, labels: Tensor, keys: list[str]) -> Any:
     """A DataFrame with one row an image: key, label, prediction, confidence, label_confidence."""
     import pandas as pd

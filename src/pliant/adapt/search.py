@@ -35,6 +35,7 @@ def best_rate(chosen: Settings, template: Trainer, say: Callable[[str], None]) -
             continue
         finally:
             template.model.load_state_dict(start, strict=False)
+            template.accelerator.free_memory()  # it keeps the optimizer of every trial
         at = trial.position
         results.append((at.best_top1, -at.best_loss, rates))
         say(f"--lr auto: {rates['lr']:.2g} gives validation top-1 {at.best_top1:.2%} after {brief} epochs")

@@ -23,7 +23,7 @@ from pliant.adapt import checkpoint
 from pliant.adapt.batches import epoch_batches, epoch_order, mix, one_hot
 from pliant.adapt.checkpoint import Position
 from pliant.adapt.features import Inputs
-from pliant.adapt.metrics import measure
+from pliant.adapt.metrics import top1_and_loss
 from pliant.adapt.schedule import rate_factor
 from pliant.adapt.settings import Settings
 from pliant.errors import PliantError
@@ -66,11 +66,10 @@ class Trainer:
     num_classes: int
     log: Path | None = None
     checkpoint_path: Path | None = None
-    on_best: Callable[[Position, dict[str, Any]], None] = lambda position, metrics: None
+    on_best: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         chosen = self.settings
-        self.accelerator.free_memory()  # forgets the optimizers of earlier trials
         groups = self.plan.parameters(self.model)
         for group in groups:
             group["peak"] = chosen.head_lr if group["name"].startswith("head") else chosen.lr
@@ -143,14 +142,14 @@ class Trainer:
 
     def _close_epoch(self, count: int, began: float) -> None:
         at = self.position
-        metrics = measure(self.logits(self.val), torch.tensor(self.val.labels))
+        top1, val_loss = top1_and_loss(self.logits(self.val), torch.tensor(self.val.labels))
         at.seconds += time.monotonic() - began
         row = {"kind": "epoch", "epoch": at.epoch, "step": at.step, "train_loss": at.loss_sum / count,
-               "val_loss": metrics["loss"], "val_top1": metrics["top1"], "seconds": round(at.seconds, 2)}  # fmt: skip
-        if (metrics["top1"], -metrics["loss"]) > (at.best_top1, -at.best_loss):
-            at.best_epoch, at.best_top1, at.best_loss = at.epoch, metrics["top1"], metrics["loss"]
+               "val_loss": val_loss, "val_top1": top1, "seconds": round(at.seconds, 2)}  # fmt: skip
+        if (top1, -val_loss) > (at.best_top1, -at.best_loss):
+            at.best_epoch, at.best_top1, at.best_loss = at.epoch, top1, val_loss
             if self.accelerator.is_main_process:
-                self.on_best(at, metrics)
+                self.on_best()
         self._write(row)
         self._epoch_line(row)
         at.epoch, at.batch, at.loss_sum = at.epoch + 1, 0, 0.0
@@ -186,10 +185,7 @@ class Trainer:
             total += loss.detach()
         mean = float(total if world == 1 else self.accelerator.reduce(total, reduction="sum"))
         if not math.isfinite(mean):
-            raise PliantError(
-                f"the loss is {mean} at step {at.step + 1} (rate {chosen.lr:g} x {factor:.3g}); try a lower --lr, "
-                "a longer --warmup, or --precision no"
-            )
+            raise not_finite(mean, at.step + 1, chosen, factor)
         if self.accelerator.scaler:
             self.accelerator.unscale_gradients(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.trained, chosen.clip or math.inf)
@@ -251,6 +247,14 @@ class Trainer:
             f"epoch {row['epoch'] + 1:>3}/{self.settings.epochs}  train loss {row['train_loss']:.4f}  "
             f"val loss {row['val_loss']:.4f}  val top-1 {row['val_top1']:.2%}  {clock(row['seconds'])}{mark}"
         )
+
+
+def not_finite(loss: float, step: int, chosen: Settings, factor: float) -> PliantError:
+    """What to say of a training that diverged."""
+    return PliantError(
+        f"the loss is {loss} at step {step} (rate {chosen.lr:g} x {factor:.3g}); try a lower --lr, "
+        "a longer --warmup, or --precision no"
+    )
 
 
 def predict_logits(

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pliant.adapt.run import REPORT, SETTINGS, SUMMARY
+from pliant.adapt.checkpoint import NAME as CHECKPOINT
+from pliant.adapt.job import REPORT, SETTINGS, SUMMARY
 from pliant.errors import PliantError
-from pliant.files import explained, read_json, write_json, write_text
+from pliant.files import held, read_json, write_json, write_text
 from pliant.study.file import Study, read
 from pliant.study.grid import Run, left_out, runs_of
 
@@ -30,9 +31,14 @@ class StudyFolder:
     logs/NAME.txt what the run had to say; it lies beside, since a run begins in an empty folder
     failed/NAME.json    why a run failed
     locks/NAME    held by the process that makes the run; a dead process holds none
+    features/     frozen outputs that runs share, until none is left to make
     """
 
     path: Path
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features"
 
     def run(self, run: Run) -> Path:
         return self.path / "runs" / run.name
@@ -57,6 +63,9 @@ class StudyFolder:
     def resumable(self, run: Run) -> bool:
         return (self.run(run) / SETTINGS).is_file()
 
+    def trained_partly(self, run: Run) -> bool:
+        return (self.run(run) / CHECKPOINT).is_file()
+
     def state(self, run: Run) -> State:
         """Read off the files and the lock: nothing is written down that could grow stale."""
         if self.done(run):
@@ -70,7 +79,7 @@ class StudyFolder:
     @contextmanager
     def lock(self, run: Run) -> Iterator[bool]:
         """Inside, this process alone works on the run; False where another one does."""
-        with _held(self.path / "locks" / run.name, wait=False) as got:
+        with held(self.path / "locks" / run.name, wait=False) as got:
             yield got
 
     def study(self) -> Study:
@@ -87,7 +96,7 @@ class StudyFolder:
         """
         study = study.absolute()
         runs = runs_of(study)
-        with _held(self.path / "locks" / "study", wait=True):
+        with held(self.path / "locks" / "study", wait=True):
             self.refuse(study)
             write_text(self.path / FILE, study.yaml())
         return runs
@@ -129,25 +138,6 @@ class StudyFolder:
         """Remove what a run left, its settings first, so that a folder that is half removed is not resumed."""
         (self.run(run) / SETTINGS).unlink(missing_ok=True)
         shutil.rmtree(self.run(run), ignore_errors=True)
-
-
-@contextmanager
-def _held(path: Path, wait: bool) -> Iterator[bool]:
-    """An exclusive lock that the system releases when the process ends, however it ends."""
-    import fcntl
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    except OSError as error:
-        raise explained(path, error) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 def _is_held(path: Path) -> bool:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from pliant import adapt, anatomy, backbone
 from pliant.adapt.defaults import micro_batch
 from pliant.adapt.features import Streamed
-from pliant.adapt.run import REPORT, SETTINGS, SPLIT, SUMMARY, TRAIN_SAMPLE, build
+from pliant.adapt.job import REPORT, SETTINGS, SPLIT, SUMMARY, TRAIN_SAMPLE, build
 from pliant.adapt.settings import Settings
 from pliant.adapt.training import Tail
 from pliant.data import Preprocess, Splits

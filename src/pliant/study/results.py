@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pliant.adapt.run import LOG, SUMMARY
+from pliant.adapt.job import LOG, SUMMARY
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_text
 from pliant.study.file import Study
