@@ -98,15 +98,15 @@ def test_half_made_and_stopped_runs_go_on(flowers, tmp_path, monkeypatch):
 
 def test_failures_are_recorded_stop_nothing_and_are_retried(flowers, tmp_path, monkeypatch):
     folder = StudyFolder(tmp_path / "a")
-    bad, good = folder.store(study(flowers))
+    bad, good = folder.store(study(flowers, method=["ln1"], seed=[0, 1]))
     from pliant import adapt
 
     run = adapt.run
 
-    def broken(chosen, command=None):
+    def broken(chosen, *arguments, **options):
         if chosen.seed == bad.settings.seed:
             raise MemoryError("no room")
-        return run(chosen, command)
+        return run(chosen, *arguments, **options)
 
     monkeypatch.setattr(adapt, "run", broken)
     assert work(folder) == [bad.name]  # a process in which such a thing happened makes no other run
@@ -119,6 +119,56 @@ def test_failures_are_recorded_stop_nothing_and_are_retried(flowers, tmp_path, m
     assert work(folder) == []
     folder.forget_failure(bad)
     assert work(folder) == [bad.name] and folder.state(bad) == "done"
+
+
+def test_heads_are_made_together_also_what_an_interruption_left_of_them(flowers, tmp_path, monkeypatch):
+    from pliant.adapt import heads
+
+    axes = {"method": ["head", "ln1"], "lr": [1e-3, 1e-2, 1e-1], "seed": [0]}
+    whole = StudyFolder(tmp_path / "whole")
+    whole.store(study(flowers, **axes))
+    groups: list[int] = []
+    together = heads.run_together
+
+    def counted(asked, *arguments):
+        groups.append(len(asked))
+        return together(asked, *arguments)
+
+    monkeypatch.setattr(heads, "run_together", counted)
+    assert len(work(whole)) == 4 and groups == [3]
+
+    folder = StudyFolder(tmp_path / "a")
+    runs = folder.store(study(flowers, **axes))
+    one = next(run for run in runs if run.settings.method == "head")
+    assert worker.attempt_together(folder, [one]) == []
+    work(folder)
+    assert groups[1:] == [1, 2] and written(folder) == written(whole)
+    assert all(folder.log(run).is_file() for run in runs if run is not one)
+
+
+def test_heads_that_cannot_be_made_together_are_made_one_at_a_time(flowers, tmp_path, monkeypatch):
+    from pliant.adapt import heads
+
+    def apart(asked, *arguments):
+        raise heads.Apart("the head is no plain linear layer")
+
+    monkeypatch.setattr(heads, "run_together", apart)
+    folder = StudyFolder(tmp_path / "a")
+    runs = folder.store(study(flowers, method=["head"], lr=[1e-3, 1e-2], seed=[0]))
+    work(folder)
+    assert all(map(folder.done, runs)) and "no plain linear layer" in folder.log(runs[0]).read_text()
+
+
+def test_frozen_outputs_are_shared_and_gone_when_nothing_is_left_to_make(flowers, tmp_path):
+    folder = StudyFolder(tmp_path / "a")
+    first, second = folder.store(study(flowers, method=["adapter"], blocks=["last:1"], rank=[2, 4], seed=[0]))
+    worker.work(folder, [first])
+    kept = {file: file.stat().st_mtime_ns for file in folder.features.glob("*/*.npy")}
+    worker.work(folder, [second])
+    assert kept and kept == {file: file.stat().st_mtime_ns for file in folder.features.glob("*/*.npy")}
+    grown = folder.store(study(flowers, method=["adapter"], blocks=["last:1"], rank=[2, 4], seed=[0, 1]))
+    execute.execute(folder, grown)
+    assert all(map(folder.done, grown)) and not folder.features.exists()
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(flowers, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -48,6 +49,8 @@ def execute(folder: StudyFolder, runs: Sequence[Run], workers: int = 1) -> None:
         raise Interrupted(folder.path) from None
     finally:
         crew.dismiss()
+    if all(map(folder.settled, runs)):
+        shutil.rmtree(folder.features, ignore_errors=True)
 
 
 def threads_each(workers: int) -> int:
