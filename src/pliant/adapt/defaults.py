@@ -6,16 +6,21 @@ import torch
 from torch import nn
 
 from pliant import anatomy, backbone
-from pliant.adapt.settings import Settings
+from pliant.adapt.settings import TRAINING, Settings
+from pliant.errors import PliantError
 from pliant.methods import method_named
 
 
 def resolve(chosen: Settings, model: nn.Module, device: torch.device, prefix: int) -> Settings:
     """Fill in the method's defaults; only `lr: auto` may stay open. `prefix` is the number of frozen stages."""
     recipe = method_named(chosen.method).recipe(chosen.method)
+    size = backbone.identity_of(model).img_size
+    if recipe is None:
+        _refuse_training(chosen)
+        return chosen.model_copy(update={"img_size": size})
     rates = rates_of(chosen, 1.0) if chosen.lr != "auto" else {}
     defaults = {
-        "img_size": backbone.identity_of(model).img_size,
+        "img_size": size,
         "epochs": recipe.epochs,
         "weight_decay": recipe.weight_decay,
         "warmup": recipe.warmup,
@@ -23,6 +28,15 @@ def resolve(chosen: Settings, model: nn.Module, device: torch.device, prefix: in
     }
     missing = {name: value for name, value in defaults.items() if getattr(chosen, name) is None}
     return chosen.model_copy(update={**missing, **rates})
+
+
+def _refuse_training(chosen: Settings) -> None:
+    """Raises PliantError where a setting of training is given to a method that is not trained by steps."""
+    for name in TRAINING:
+        if getattr(chosen, name) != Settings.model_fields[name].default:
+            raise PliantError(
+                f"--{name.replace('_', '-')} does not go with --method {chosen.method}, which is fitted at once"
+            )
 
 
 def micro_batch(model: nn.Module, device: torch.device, batch_size: int, prefix: int) -> int:
@@ -48,6 +62,7 @@ def rates_of(chosen: Settings, factor: float) -> dict[str, float]:
     (arXiv 2602.06883, section 4).
     """
     recipe = method_named(chosen.method).recipe(chosen.method)
+    assert recipe is not None, "a method that is fitted at once has no rates"
     scale = 100.0 if chosen.optimizer == "sgd" else 1.0
     lr = chosen.lr if isinstance(chosen.lr, float) else recipe.lr * scale
     head_lr = chosen.head_lr if chosen.head_lr is not None else recipe.head_lr * lr / recipe.lr * factor

@@ -290,7 +290,8 @@ class _Training:
         trainer.position = replace(best, epoch=self.position.epoch, step=self.position.step, seconds=share, done=True)
         for part, parameter in enumerate((group.head.weight, group.head.bias)):  # of which the summary tells the size
             trainer.optimizer.state[parameter] = {f"moment {n}": self.state[n][part][number] for n in self._moments}
-        job.conclude(trainer, together=self.heads)
+        job.memory.read(trainer.optimizer)
+        job.conclude(group.train, group.val, trainer.position, job.predicts(trainer), together=self.heads)
 
     def _rows(self, number: int, chosen: Settings) -> list[dict[str, Any]]:
         """The lines that a run of its own logs; times are the share of one head in what all took."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,8 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from pliant import anatomy, backbone, report
-from pliant.adapt import checkpoint, learned
+from pliant.adapt import checkpoint, learned, linear_probe
+from pliant.adapt.checkpoint import Position
 from pliant.adapt.defaults import micro_batch, resolve
 from pliant.adapt.features import CacheRequest, Inputs, Streamed, cached, sampled
 from pliant.adapt.metrics import measure, predictions_table
@@ -39,6 +41,10 @@ READING = 32
 """Images that the frozen part reads at a time, at most: the same for all runs, whose rounding then is the same."""
 TRAIN_SAMPLE = 500
 """Training images on which the gap between training and test accuracy is measured: enough for about a point."""
+
+
+Predicts = Callable[[Inputs], Tensor]
+"""Logits (N, C) of all images, in order, on the CPU."""
 
 
 def build(chosen: Settings, num_classes: int) -> tuple[nn.Module, Plan]:
@@ -68,6 +74,11 @@ class Job:
     accelerator: Accelerator
     memory: Memory
     shelf: Path | None = None
+
+    @property
+    def fitted(self) -> bool:
+        """Is the method fitted at once, and not trained by steps?"""
+        return self.plan.method.recipe(self.plan.name) is None
 
     @property
     def main(self) -> bool:
@@ -117,6 +128,8 @@ class Job:
 
     def finish(self, resume: bool) -> Path:
         """Cache, train, test once, write everything."""
+        if self.fitted:
+            return linear_probe.finish(self)
         train, val = self.inputs()
         self.settle(train)
         if self.settings.lr == "auto":
@@ -135,14 +148,19 @@ class Job:
         trainer.run()
         self.accelerator.wait_for_everyone()
         self._load_best()
-        return self.conclude(trainer)
-
-    def conclude(self, trainer: Trainer, together: int = 1) -> Path:
-        """Test the model as it stands, once, and write everything; it was trained with so many others."""
         self.memory.read(trainer.optimizer)
-        result = self._test(trainer)
+        return self.conclude(train, val, trainer.position, self.predicts(trainer))
+
+    def predicts(self, trainer: Trainer) -> Predicts:
+        return lambda inputs: predict_logits(self.model, trainer.forward, inputs, self.accelerator, self.settings)
+
+    def conclude(self, train: Inputs, val: Inputs, position: Position, predicts: Predicts, together: int = 1) -> Path:
+        """Test what was learned, as it stands, once, and write everything; so many were trained at once."""
+        result = self._test(train, val, predicts)
         if self.main:
-            self._write(trainer, result, together)
+            said = summary(self, train, position, result, read_json(self.folder / START)["command"])
+            said["training"]["together"] = together
+            self._write(said)
         self.accelerator.wait_for_everyone()
         return self.folder
 
@@ -187,7 +205,7 @@ class Job:
             "data": without_count(self.splits.spec)[0],
             "backbone": asdict(backbone.identity_of(self.model)),
             "fingerprint": adaptation_of(self.model).fingerprint,
-            "stages": list(self.plan.prefix),
+            "stages": [*self._stages()] + ["mean"] * self.fitted,
             "precision": self.settings.precision,
         }
         shared = self.accelerator.num_processes > 1  # then one process writes a file and the others map it
@@ -205,14 +223,19 @@ class Job:
             return test
         return self._cached(test, "test images", exact=True)
 
+    def _stages(self) -> dict[str, anatomy.Stage]:
+        """What is frozen and comes first; of a probe, the blocks alone."""
+        found = anatomy.stages(self.model)[: len(self.plan.prefix) - self.fitted]
+        return {stage.name: stage for stage in found}
+
     def _streamed(self, images: ImageSet, augment: str = "none", views: int | None = None) -> Streamed:
-        stages = anatomy.stages(self.model)[: len(self.plan.prefix)]
+        stages = self._stages()
 
         def prefix(x: Tensor) -> Tensor:
             with self.accelerator.autocast():
-                for stage in stages:
+                for stage in stages.values():
                     x = stage.run(x)
-            return x
+            return x.flatten(1, -2).mean(dim=1) if self.fitted else x
 
         preprocess = Preprocess.from_dict(backbone.identity_of(self.model).preprocess)
         device = self.accelerator.device
@@ -230,15 +253,12 @@ class Job:
         state, _ = read_safetensors(self.folder / "learned" / learned.WEIGHTS)
         self.model.load_state_dict(state, strict=False)
 
-    def _test(self, trainer: Trainer) -> dict[str, Any]:
+    def _test(self, train: Inputs, val: Inputs, predicts: Predicts) -> dict[str, Any]:
         """Metrics of the best checkpoint; the test set is read here, once."""
         test = self._test_inputs()
-        plain = self._streamed(self.splits.train) if self.settings.augment != "none" else trainer.train
-        parts = {"train": sampled(plain, TRAIN_SAMPLE, self.settings.seed), "val": trainer.val, "test": test}
-        logits = {
-            name: predict_logits(self.model, trainer.forward, part, self.accelerator, self.settings)
-            for name, part in parts.items()
-        }
+        plain = self._streamed(self.splits.train) if self.settings.augment != "none" else train
+        parts = {"train": sampled(plain, TRAIN_SAMPLE, self.settings.seed), "val": val, "test": test}
+        logits = {name: predicts(part) for name, part in parts.items()}
         result = {name: measure(logits[name], torch.tensor(part.labels)) for name, part in parts.items()}
         if self.main:
             keys = [self.splits.test.key(index) for index in range(len(self.splits.test))]
@@ -246,9 +266,7 @@ class Job:
             write_atomic(self.folder / PREDICTIONS, lambda temporary: table.to_parquet(temporary, index=False))
         return result
 
-    def _write(self, trainer: Trainer, result: dict[str, Any], together: int) -> None:
-        said = summary(self, trainer, result, read_json(self.folder / START)["command"])
-        said["training"]["together"] = together
+    def _write(self, said: dict[str, Any]) -> None:
         write_json(self.folder / SUMMARY, said)
         keys = {self.splits.test.key(index): index for index in range(len(self.splits.test))}
         hardest = {key: self.splits.test.image(keys[key]) for key in report.hardest(self.folder)}

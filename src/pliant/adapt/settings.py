@@ -13,6 +13,13 @@ LIBRARIES = ("torch", "timm", "transformers", "peft")
 """Libraries whose version is stored with what was learned, since they name the modules."""
 
 
+TRAINING = (
+    "balanced", "augment", "views", "epochs", "batch_size", "micro_batch", "optimizer", "lr", "head_lr", "weight_decay",
+    "warmup", "clip", "label_smoothing", "mixup", "cutmix",
+)  # fmt: skip
+"""Settings of training by steps."""
+
+
 class Settings(BaseModel):
     """What `pliant adapt` takes. None means: the method's own default, filled in by `resolve` before the run starts."""
 

@@ -18,14 +18,15 @@ from pliant.adapt.shelf import Cached
 from pliant.methods import adaptation_of
 
 if TYPE_CHECKING:
+    from pliant.adapt.checkpoint import Position
+    from pliant.adapt.features import Inputs
     from pliant.adapt.job import Job
-    from pliant.adapt.training import Trainer
 
 
-def summary(job: Job, trainer: Trainer, result: dict[str, Any], command: str) -> dict[str, Any]:
+def summary(job: Job, train: Inputs, position: Position, result: dict[str, Any], command: str) -> dict[str, Any]:
     """The content of summary.json. `result` holds the metrics of each part."""
-    chosen, identity, position = job.settings, backbone.identity_of(job.model), trainer.position
-    kept = trainer.train if isinstance(trainer.train, Cached) else None
+    chosen, identity = job.settings, backbone.identity_of(job.model)
+    kept = train if isinstance(train, Cached) else None
     file = job.folder / "learned" / learned.WEIGHTS
     return {
         "pliant": pliant.__version__,
@@ -54,9 +55,7 @@ def summary(job: Job, trainer: Trainer, result: dict[str, Any], command: str) ->
             "steps": position.step,
             "best_epoch": position.best_epoch,
             "seconds": round(position.seconds, 2),
-            "images_per_second": round(
-                len(trainer.train.labels) * int(chosen.epochs or 0) / max(position.seconds, 1e-9), 1
-            ),
+            "images_per_second": round(len(train.labels) * int(chosen.epochs or 0) / max(position.seconds, 1e-9), 1),
             "lr": chosen.lr,
             "head_lr": chosen.head_lr,
             "batch_size": chosen.batch_size,

@@ -39,8 +39,8 @@ class Method(Protocol):
     name: str
     summary: str
 
-    def recipe(self, name: str) -> Recipe:
-        """What the method as named trains well with."""
+    def recipe(self, name: str) -> Recipe | None:
+        """What the method as named trains well with; None for one that is fitted in closed form, not by steps."""
         ...
 
     def options(self, name: str, given: dict[str, Any]) -> Options:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pliant.adapt.defaults import rates_of
-from pliant.adapt.settings import Settings, settings
+from pliant.adapt.settings import TRAINING, Settings, settings
 from pliant.errors import PliantError
 from pliant.methods import Options, method_named
 from pliant.study.file import AXES, MACHINE, Study
@@ -40,7 +40,8 @@ class Run:
     def label(self) -> str:
         """What a person knows it by."""
         chosen = self.settings
-        return f"{chosen.method} on {chosen.data} with {chosen.model}, lr {chosen.lr}, seed {chosen.seed} ({self.name})"
+        rate = "" if chosen.lr is None else f", lr {chosen.lr}"
+        return f"{chosen.method} on {chosen.data} with {chosen.model}{rate}, seed {chosen.seed} ({self.name})"
 
 
 def runs_of(study: Study) -> list[Run]:
@@ -66,7 +67,8 @@ def runs_of(study: Study) -> list[Run]:
 def _run(given: dict[str, Any]) -> Run:
     method = given.get("method", Settings.model_fields["method"].default)
     taken = options_of(method)
-    kept = {name: value for name, value in given.items() if name not in OPTIONS or name in taken}
+    idle = {*OPTIONS, *(TRAINING if method_named(method).recipe(method) is None else ())} - taken
+    kept = {name: value for name, value in given.items() if name not in idle}
     resolved = _resolved(settings(**kept))
     return Run(_name(resolved), resolved)
 
@@ -75,7 +77,7 @@ def _run(given: dict[str, Any]) -> Run:
 def options_of(method: str) -> frozenset[str]:
     """Which of OPTIONS a method takes. Raises PliantError for an unknown one."""
     fields = set(type(method_named(method).options(method, {})).model_fields)
-    if method not in ("head", "full"):  # they train nothing in particular blocks
+    if method not in ("head", "full", "probe"):  # they train nothing in particular blocks
         fields.add("blocks")
     return frozenset(fields & set(OPTIONS))
 
@@ -99,12 +101,10 @@ def _resolved(chosen: Settings) -> Settings:
     parts = options.pop("parts", None)  # `ln2,ln1` is `ln1,ln2`
     if "targets" in options:
         options["targets"] = ",".join(options["targets"])
-    defaults = {
-        "epochs": recipe.epochs,
-        "weight_decay": recipe.weight_decay,
-        "warmup": recipe.warmup,
-        **(rates_of(chosen, 1.0) if chosen.lr != "auto" else {}),
-    }
+    defaults: dict[str, Any] = {}
+    if recipe is not None:
+        defaults = {"epochs": recipe.epochs, "weight_decay": recipe.weight_decay, "warmup": recipe.warmup}
+        defaults |= rates_of(chosen, 1.0) if chosen.lr != "auto" else {}
     missing = {name: value for name, value in defaults.items() if getattr(chosen, name) is None}
     return chosen.model_copy(update={**missing, **options, **({"method": ",".join(parts)} if parts else {})})
 
