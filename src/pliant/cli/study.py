@@ -97,7 +97,7 @@ def plan(
     print(f"{len(runs)} runs, {len(runs) - len(left)} of them done in {folder.path}")
     if left:
         print(f"time:  about {clock(found.seconds)} with one worker on this machine")
-        print(f"disk:  {size(found.bytes)}, and up to {size(found.working_bytes)} a worker while training")
+        print(f"disk:  {size(found.bytes)}, and up to {size(found.working_bytes)} more until all are done")
 
 
 @study.command("status")
