@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--grids", nargs="*", default=list(GRIDS))
     parser.add_argument("--img-size", type=int, default=56)
     parser.add_argument("--train", type=int, default=1000)
-    parser.add_argument("--test", type=int, default=2000)
+    parser.add_argument("--test", type=int, help="test images, other ones for each seed (default: all, the same for each)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--alone", type=int, help="runs to make one by one (default: all)")
     options = parser.parse_args()
