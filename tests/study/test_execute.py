@@ -15,7 +15,7 @@ import pytest
 
 from pliant.errors import PliantError
 from pliant.study import execute, results, worker
-from pliant.study.file import Study
+from pliant.study.file import Study, parse
 from pliant.study.folder import StudyFolder
 from pliant.study.grid import runs_of
 from tests.adapt.conftest import write_images
@@ -31,7 +31,8 @@ def flowers(tmp_path_factory) -> str:
 
 
 def study(flowers: str, fixed=None, **axes) -> Study:
-    return Study(axes or {"method": ["head"], "seed": [0, 1]}, FIXED | {"data": flowers} | (fixed or {}))
+    axes = axes or {"method": ["head"], "seed": [0, 1]}
+    return parse({"axes": axes, "fixed": FIXED | {"data": flowers} | (fixed or {})}, "study")
 
 
 def work(folder: StudyFolder) -> list[str]:

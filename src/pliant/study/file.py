@@ -1,4 +1,4 @@
-"""The study file: axes of lists and what is fixed, checked before anything runs."""
+"""The study file: grids of axes and what is fixed, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -25,30 +25,64 @@ AXES = tuple(name for name in FIXABLE if name not in (*MACHINE, *_SAME_IN_ALL))
 
 
 @dataclass(frozen=True)
-class Study:
-    """What a study file says: every combination of the axes' values is a run, with all else as fixed or by default.
+class Grid:
+    """Every combination of the axes' values is a run.
 
     Attributes:
         axes: lists of values by the name of the setting; None among them is the method's own default.
-        fixed: values that all runs share.
-        source: the file that it was read from, for messages.
+        fixed: values that all runs of the grid share.
     """
 
     axes: dict[str, list[Any]]
     fixed: dict[str, Any]
-    source: str = "study"
 
     def values(self, name: str) -> list[Any]:
-        """All values that a setting takes, as far as the study says."""
+        """All values that a setting takes, as far as the grid says."""
         return self.axes.get(name, [self.fixed[name]] if name in self.fixed else [])
+
+    def absolute(self) -> Grid:
+        axes = {name: [_absolute(name, value) for value in values] for name, values in self.axes.items()}
+        return Grid(axes, {name: _absolute(name, value) for name, value in self.fixed.items()})
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study file says: the runs of all its grids, those that are in several of them once.
+
+    Attributes:
+        grids: at least one.
+        fixed: values that the runs of all grids share.
+        source: the file that it was read from, for messages.
+    """
+
+    grids: tuple[Grid, ...]
+    fixed: dict[str, Any]
+    source: str = "study"
+
+    @property
+    def named(self) -> list[str]:
+        """The settings that it says anything of, in its order."""
+        parts = [part for grid in self.grids for part in (grid.axes, grid.fixed)]
+        return list(dict.fromkeys(name for part in (*parts, self.fixed) for name in part))
+
+    def values(self, name: str) -> list[Any]:
+        """All values that a setting takes; None, its default, for the grids that leave it out."""
+        found: list[Any] = []
+        for grid in self.grids:
+            told = grid.values(name) or [self.fixed.get(name)]
+            found += [value for value in told if value not in found]
+        return found
 
     def absolute(self) -> Study:
         """The same study from whatever folder it is run: paths that exist are made absolute."""
-        axes = {name: [_absolute(name, value) for value in values] for name, values in self.axes.items()}
-        return Study(axes, {name: _absolute(name, value) for name, value in self.fixed.items()}, self.source)
+        fixed = {name: _absolute(name, value) for name, value in self.fixed.items()}
+        return Study(tuple(grid.absolute() for grid in self.grids), fixed, self.source)
 
     def yaml(self) -> str:
-        return yaml.safe_dump({"axes": self.axes, "fixed": self.fixed}, sort_keys=False, allow_unicode=True)
+        content: dict[str, Any] = {"fixed": self.fixed, "grids": [vars(grid) for grid in self.grids]}
+        if len(self.grids) == 1:
+            content = {"axes": self.grids[0].axes, "fixed": self.grids[0].fixed | self.fixed}
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def read(path: Path) -> Study:
@@ -75,27 +109,65 @@ def parse(content: Any, source: str) -> Study:
 
     Raises:
         PliantError: with `source` in front: an unknown key, an axis that is no list, is empty or repeats a value, a key
-            that is fixed and an axis, a value of the wrong type, no data.
+            that is fixed and an axis, a value of the wrong type, no data, axes beside grids.
     """
     if not isinstance(content, Mapping) or not content:
         raise PliantError(f"{source}: is no study file; it needs axes: with a list for each setting to vary")
+    _check_keys(content, ("axes", "fixed", "grids"), source)
+    if "grids" not in content:
+        grid = _grid(content, source)
+        _check_data(grid.axes | grid.fixed, source)
+        return Study((grid,), {}, source)
+    if "axes" in content:
+        raise PliantError(f"{source}: has axes: beside grids:; put them into a grid of the list")
+    parts = content["grids"]
+    if not isinstance(parts, list) or not parts:
+        raise PliantError(f"{source}: grids must be a list of grids, each with axes: and, if needed, fixed:")
+    common = _fixed(content, source)
+    grids = []
+    for number, part in enumerate(parts, 1):
+        where = f"{source}: grid {number}"
+        if not isinstance(part, Mapping) or not part:
+            raise PliantError(f"{where}: must hold axes: with a list for each setting to vary")
+        _check_keys(part, ("axes", "fixed"), where)
+        grid = _grid(part, where)
+        if twice := next((name for name in (*grid.axes, *grid.fixed) if name in common), None):
+            raise PliantError(f"{where}: {twice} is also fixed for all grids; leave one out")
+        _check_data(common | grid.axes | grid.fixed, where)
+        grids.append(grid)
+    return Study(tuple(grids), common, source)
+
+
+def _check_keys(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in content:
-        if key not in ("axes", "fixed"):
-            hint = "; put it below axes: or fixed:" if key in FIXABLE else near(str(key), ["axes", "fixed"])
-            raise PliantError(f"{source}: unknown key {key!r}{hint}")
-    axes, fixed = (_section(content, name, source) for name in ("axes", "fixed"))
+        if key not in known:
+            hint = "; put it below axes: or fixed:" if key in FIXABLE else near(str(key), list(known))
+            raise PliantError(f"{where}: unknown key {key!r}{hint}")
+
+
+def _grid(content: Mapping[str, Any], where: str) -> Grid:
+    axes = _section(content, "axes", where)
     for name, values in axes.items():
-        _check_axis(name, values, source)
+        _check_axis(name, values, where)
+    fixed = _fixed(content, where)
+    if twice := next((name for name in fixed if name in axes), None):
+        raise PliantError(f"{where}: {twice} is both fixed and an axis; leave one out")
+    return Grid(axes, fixed)
+
+
+def _fixed(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    fixed = _section(content, "fixed", where)
     for name, value in fixed.items():
-        _check_name(name, FIXABLE, f"{source}: fixed", "setting")
-        if name in axes:
-            raise PliantError(f"{source}: {name} is both fixed and an axis; leave one out")
+        _check_name(name, FIXABLE, f"{where}: fixed", "setting")
         if isinstance(value, list):
-            raise PliantError(f"{source}: fixed.{name} is a list; put it below axes: to vary it")
-        _check_value(name, value, f"{source}: fixed.{name}")
-    if "data" not in axes and "data" not in fixed:
-        raise PliantError(f"{source}: names no data; add data: [NAME] below axes:")
-    return Study(axes, fixed, source)
+            raise PliantError(f"{where}: fixed.{name} is a list; put it below axes: to vary it")
+        _check_value(name, value, f"{where}: fixed.{name}")
+    return fixed
+
+
+def _check_data(told: Mapping[str, Any], where: str) -> None:
+    if "data" not in told:
+        raise PliantError(f"{where}: names no data; add data: [NAME] below axes:")
 
 
 def _section(content: Mapping[str, Any], name: str, source: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -16,12 +16,13 @@ from pliant.adapt.defaults import rates_of
 from pliant.adapt.settings import TRAINING, Settings, settings
 from pliant.errors import PliantError
 from pliant.methods import Options, method_named
-from pliant.study.file import AXES, MACHINE, Study
+from pliant.study.file import AXES, MACHINE, Grid, Study
 
 OPTIONS = ("blocks", "rank", "alpha", "every", "init", "targets")
 """Settings that some methods take and others do not."""
 _ORDER = ("seed", "data", "model", "weights", "random_init", "img_size", "limit_train", "method")
 """From the outermost loop to the inner ones. Seeds first: a study that stops halfway has compared all settings."""
+_DEFAULT: str = Settings.model_fields["method"].default
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,32 @@ def runs_of(study: Study) -> list[Run]:
     """
     try:
         _check_options(study)
-        names = sorted(study.axes, key=lambda name: (*_ORDER, *AXES).index(name))
-        runs: dict[str, Run] = {}
-        for values in product(*(study.axes[name] for name in names)):
-            run = _run(study.fixed | dict(zip(names, values, strict=True)))
-            runs.setdefault(run.name, run)
+        placed = [
+            (_place(study, given), run) for grid in study.grids for given, run in _runs_of_grid(grid, study.fixed)
+        ]
     except PliantError as error:
         raise PliantError(f"{study.source}: {error}") from error
+    runs: dict[str, Run] = {}
+    for _, run in sorted(placed, key=lambda pair: pair[0]):  # stable: within one place as the grids have them
+        runs.setdefault(run.name, run)
     return list(runs.values())
 
 
+def _runs_of_grid(grid: Grid, common: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Run]]:
+    """What is given for each run, and the run."""
+    names = sorted(grid.axes, key=lambda name: (*_ORDER, *AXES).index(name))
+    for values in product(*(grid.axes[name] for name in names)):
+        given = common | grid.fixed | dict(zip(names, values, strict=True))
+        yield given, _run(given)
+
+
+def _place(study: Study, given: dict[str, Any]) -> tuple[int, ...]:
+    """Where a run stands among those of all grids: by the positions of its values, the outermost loop first."""
+    return tuple(study.values(name).index(given.get(name)) for name in _ORDER)
+
+
 def _run(given: dict[str, Any]) -> Run:
-    method = given.get("method", Settings.model_fields["method"].default)
+    method = given.get("method", _DEFAULT)
     taken = options_of(method)
     idle = {*OPTIONS, *(TRAINING if method_named(method).recipe(method) is None else ())} - taken
     kept = {name: value for name, value in given.items() if name not in idle}
@@ -83,10 +98,17 @@ def options_of(method: str) -> frozenset[str]:
 
 
 def _check_options(study: Study) -> None:
-    methods = study.values("method") or [Settings.model_fields["method"].default]
+    """Is every option taken by a method of its grid? What is fixed for all grids, by a method of any."""
+    methods = [grid.values("method") or [study.fixed.get("method", _DEFAULT)] for grid in study.grids]
+    for grid, taking in zip(study.grids, methods, strict=True):
+        _check_taken({name: grid.values(name) for name in OPTIONS}, taking)
+    _check_taken({name: [study.fixed.get(name)] for name in OPTIONS}, list(dict.fromkeys(sum(methods, []))))
+
+
+def _check_taken(told: dict[str, list[Any]], methods: list[str]) -> None:
     taken = frozenset().union(*map(options_of, methods))
-    for name in OPTIONS:
-        if name not in taken and any(value is not None for value in study.values(name)):
+    for name, values in told.items():
+        if name not in taken and any(value is not None for value in values):
             raise PliantError(
                 f"{name} is set, but none of the study's methods ({', '.join(methods)}) takes it; leave {name} out, or "
                 f"add a method that does ({'mha' if name == 'blocks' else 'lora' if name == 'targets' else 'adapter'})"

@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from pliant.adapt.job import LOG, SUMMARY
+from pliant.adapt.settings import Settings
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_text
+from pliant.study.file import AXES as AXES_OF_STUDIES
 from pliant.study.file import Study
 from pliant.study.folder import StudyFolder
 from pliant.study.grid import Run
@@ -56,7 +58,7 @@ def report(folder: StudyFolder, study: Study, runs: Sequence[Run]) -> Report:
     if known.empty:
         return Report(results, None, "no run is done yet, so there is nothing to choose from")
     try:
-        selection = select(known, varied(study), GROUP)
+        selection = select(known, varied(study, runs), GROUP)
     except PliantError as error:
         return Report(results, None, str(error))
     shown = _whole(selection.table)
@@ -85,9 +87,24 @@ def read_table(source: Path | StringIO) -> pd.DataFrame:
     return pd.read_csv(source, keep_default_na=False, na_values=[""], float_precision="round_trip")
 
 
-def varied(study: Study) -> list[str]:
-    """The axes that a setting is chosen from. A head's rate that is not an axis itself follows the body's."""
-    return [name for name, values in study.axes.items() if len(values) > 1 and name not in (*_BY_GROUP, "seed")]
+def varied(study: Study, runs: Sequence[Run]) -> list[str]:
+    """What a setting is chosen from: what the study names and some method has several values of on the same data.
+
+    A head's rate that the study does not name follows the body's.
+    """
+    found: dict[tuple, list[Settings]] = {}
+    for run in runs:
+        found.setdefault(tuple(getattr(run.settings, name) for name in _BY_GROUP), []).append(run.settings)
+    return [
+        name
+        for name in _others(study)
+        if any(len({getattr(each, name) for each in alike}) > 1 for alike in found.values())
+    ]
+
+
+def _others(study: Study) -> list[str]:
+    """What the study names beside data, backbone, method and seed."""
+    return [name for name in study.named if name in AXES_OF_STUDIES and name not in (*_BY_GROUP, "seed")]
 
 
 def table(folder: StudyFolder, study: Study, runs: Sequence[Run]) -> pd.DataFrame:
@@ -98,7 +115,8 @@ def table(folder: StudyFolder, study: Study, runs: Sequence[Run]) -> pd.DataFram
     train_top1 (fractions, NaN for a failed run) and trained_parameters. lr and head_lr are NaN where each run searched
     its own (`lr: auto`).
     """
-    others = [name for name in study.axes if name not in (*_BY_GROUP, *_CHOSEN_FROM, "seed")]
+    several = set(varied(study, runs)) | {name for grid in study.grids for name in grid.axes}
+    others = [name for name in _others(study) if name in several and name not in _CHOSEN_FROM]
     settled = [run for run in runs if folder.settled(run)]
     columns = ["run", *GROUP, *_CHOSEN_FROM, *others, "seed", *_OUTCOMES, "trained_parameters"]
     rows = [_settings(run) | _outcome(folder, run) for run in settled]
