@@ -31,6 +31,7 @@ def names(found: Study) -> set[str]:
         ({"axes": {"lr": [0.1, 0.1]}, "fixed": {"data": "digits"}}, "axes.lr has 0.1 twice"),
         ({"axes": {"rank": ["8"]}, "fixed": {"data": "digits"}}, "axes.rank: '8' should be a valid integer"),
         ({"axes": {"seed": [True]}, "fixed": {"data": "digits"}}, "axes.seed: True should be a valid integer"),
+        ({"axes": {"head_lr": ["auto"]}, "fixed": {"data": "digits"}}, "axes.head_lr: 'auto' should be"),
         ({"axes": {"epochs": [0]}, "fixed": {"data": "digits"}}, "axes.epochs: 0 should be greater than 0"),
         ({"axes": {"out": ["a"]}}, "runs go to the folder that --out names"),
         ({"axes": {"device": ["cpu"]}}, "device cannot be an axis"),
@@ -123,6 +124,9 @@ def test_what_a_setting_is_chosen_from():
         assert set(varied(asked, runs_of(asked))) == found
     plain = study(method=["adapter", "lora", "head"], rank=[4], lr=[1e-3, 1e-2], seed=[0, 1])
     assert varied(plain, runs_of(plain)) == ["lr"]
+    same = study({"head_lr": "same"}, method=["mha", "ln1"], lr=[1e-3, 1e-2])
+    assert varied(same, runs_of(same)) == ["lr"]
+    assert {(run.settings.lr, run.settings.head_lr) for run in runs_of(same)} == {(1e-3, 1e-3), (1e-2, 1e-2)}
 
 
 def test_a_name_is_of_what_determines_the_result():
@@ -130,6 +134,7 @@ def test_a_name_is_of_what_determines_the_result():
     assert names(given) == names(study(method=["adapter"], rank=[16]))  # the default, said or not
     assert names(given) == names(study({"device": "cpu", "cache": "off", "micro_batch": 4}, method=["adapter"]))
     assert names(given) == names(study({"method": "adapter", "head_lr": 3e-3}, lr=[5e-3]))
+    assert names(study({"head_lr": "same"}, lr=[5e-3])) == names(study({"head_lr": 5e-3}, lr=[5e-3]))
     assert names(study(method=["ln2,ln1"])) == names(study(method=["ln1,ln2"]))
     assert not names(given) & names(study({"batch_size": 16}, method=["adapter"]))
     assert len(next(iter(names(given)))) == 16

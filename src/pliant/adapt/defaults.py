@@ -58,12 +58,14 @@ def micro_batch(model: nn.Module, device: torch.device, batch_size: int, prefix:
 def rates_of(chosen: Settings, factor: float) -> dict[str, float]:
     """Peak rates of the body and the new head: those given or the method's default ones, times `factor`.
 
-    A rate given by hand scales the head's with it, unless that is given too. SGD's default rates are 100 times AdamW's
+    A rate given by hand scales the head's with it, unless that is given too, or is to be the `same`. SGD's default rates are 100 times AdamW's
     (arXiv 2602.06883, section 4).
     """
     recipe = method_named(chosen.method).recipe(chosen.method)
     assert recipe is not None, "a method that is fitted at once has no rates"
     scale = 100.0 if chosen.optimizer == "sgd" else 1.0
     lr = chosen.lr if isinstance(chosen.lr, float) else recipe.lr * scale
-    head_lr = chosen.head_lr if chosen.head_lr is not None else recipe.head_lr * lr / recipe.lr * factor
-    return {"lr": lr * factor, "head_lr": head_lr}
+    if isinstance(chosen.head_lr, float):
+        return {"lr": lr * factor, "head_lr": chosen.head_lr}
+    share = 1.0 if chosen.head_lr == "same" else recipe.head_lr / recipe.lr
+    return {"lr": lr * factor, "head_lr": lr * share * factor}

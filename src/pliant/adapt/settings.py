@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -55,7 +55,7 @@ class Settings(BaseModel):
     micro_batch: int | None = Field(default=None, gt=0)
     optimizer: Literal["adamw", "sgd"] = "adamw"
     lr: float | Literal["auto"] | None = None
-    head_lr: float | None = Field(default=None, gt=0)
+    head_lr: Annotated[float, Field(gt=0)] | Literal["same"] | None = None
     weight_decay: float | None = Field(default=None, ge=0)
     warmup: float | None = Field(default=None, ge=0, lt=1)
     clip: float = Field(default=1.0, ge=0)

@@ -48,7 +48,7 @@ def adapt(
     micro_batch: Annotated[int | None, Option(help="Images that run at a time; changes memory, not results.", rich_help_panel=_TRAIN)] = None,
     optimizer: Annotated[str, Option(help="adamw or sgd.", rich_help_panel=_TRAIN)] = "adamw",
     lr: Annotated[str | None, Option(help="Peak rate, or auto: a brief search on validation (default: the method's).", rich_help_panel=_TRAIN)] = None,
-    head_lr: Annotated[float | None, Option(help="Peak rate of the new head.", rich_help_panel=_TRAIN)] = None,
+    head_lr: Annotated[str | None, Option(help="Peak rate of the new head, or same: as the body's (default: in the method's proportion).", rich_help_panel=_TRAIN)] = None,
     weight_decay: Annotated[float | None, Option(help="Of matrices; biases and norms get none.", rich_help_panel=_TRAIN)] = None,
     warmup: Annotated[float | None, Option(help="Share of the steps in which the rate rises.", rich_help_panel=_TRAIN)] = None,
     clip: Annotated[float, Option(help="Largest gradient norm; 0 is off.", rich_help_panel=_TRAIN)] = 1.0,
@@ -80,7 +80,7 @@ def adapt(
     elif data is None:
         raise PliantError("nothing to adapt to: give a folder of images or the name of a data set (`pliant data`)")
     else:
-        start(data=data, **{**given, "lr": _rate(lr)})
+        start(data=data, **{**given, "lr": _rate("lr", lr, "auto"), "head_lr": _rate("head-lr", head_lr, "same")})
 
 
 def start(**given: Any) -> None:
@@ -119,10 +119,10 @@ def _closing(work: Callable[[], Path]) -> None:
             print(line)
 
 
-def _rate(text: str | None) -> float | str | None:
-    if text is None or text == "auto":
+def _rate(option: str, text: str | None, word: str) -> float | str | None:
+    if text is None or text == word:
         return text
     try:
         return float(text)
     except ValueError:
-        raise PliantError(f"--lr {text!r}: give a number such as 1e-3, or auto") from None
+        raise PliantError(f"--{option} {text!r}: give a number such as 1e-3, or {word}") from None

@@ -124,11 +124,12 @@ def _resolved(chosen: Settings) -> Settings:
     if "targets" in options:
         options["targets"] = ",".join(options["targets"])
     defaults: dict[str, Any] = {}
+    rates: dict[str, float] = {}
     if recipe is not None:
         defaults = {"epochs": recipe.epochs, "weight_decay": recipe.weight_decay, "warmup": recipe.warmup}
-        defaults |= rates_of(chosen, 1.0) if chosen.lr != "auto" else {}
+        rates = rates_of(chosen, 1.0) if chosen.lr != "auto" else {}
     missing = {name: value for name, value in defaults.items() if getattr(chosen, name) is None}
-    return chosen.model_copy(update={**missing, **options, **({"method": ",".join(parts)} if parts else {})})
+    return chosen.model_copy(update={**missing, **rates, **options, **({"method": ",".join(parts)} if parts else {})})
 
 
 def _options(chosen: Settings) -> Options:

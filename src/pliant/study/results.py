@@ -90,7 +90,7 @@ def read_table(source: Path | StringIO) -> pd.DataFrame:
 def varied(study: Study, runs: Sequence[Run]) -> list[str]:
     """What a setting is chosen from: what the study names and some method has several values of on the same data.
 
-    A head's rate that the study does not name follows the body's.
+    A head's rate that the study does not name, or names `same`, follows the body's.
     """
     found: dict[tuple, list[Settings]] = {}
     for run in runs:
@@ -103,8 +103,9 @@ def varied(study: Study, runs: Sequence[Run]) -> list[str]:
 
 
 def _others(study: Study) -> list[str]:
-    """What the study names beside data, backbone, method and seed."""
-    return [name for name in study.named if name in AXES_OF_STUDIES and name not in (*_BY_GROUP, "seed")]
+    """What the study names beside data, backbone, method, seed, and a head's rate that is the body's."""
+    left_out = (*_BY_GROUP, "seed", *(["head_lr"] if study.values("head_lr") == ["same"] else []))
+    return [name for name in study.named if name in AXES_OF_STUDIES and name not in left_out]
 
 
 def table(folder: StudyFolder, study: Study, runs: Sequence[Run]) -> pd.DataFrame:
