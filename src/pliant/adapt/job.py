@@ -23,6 +23,7 @@ from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import Settings, settings_yaml
 from pliant.adapt.shelf import Cached
+from pliant.adapt.start import applied
 from pliant.adapt.summary import summary
 from pliant.adapt.training import Trainer, predict_logits
 from pliant.backbone.weights import read_safetensors
@@ -73,6 +74,7 @@ class Job:
     plan: Plan
     accelerator: Accelerator
     memory: Memory
+    identical: bool
     shelf: Path | None = None
 
     @property
@@ -107,12 +109,12 @@ class Job:
             stored=stored,
         )
         model, made = build(chosen, len(splits.train.classes))
-        made.apply(model)
+        identical = applied(made, model, splits.val)
         done = replace(adaptation_of(model), classes=splits.train.classes)
         model.pliant_adaptation = done  # type: ignore[assignment]
         model.to(accelerator.device)
         resolved = resolve(chosen, model, accelerator.device, len(made.prefix))
-        job = cls(resolved, Path(str(chosen.out)), splits, model, made, accelerator, Memory(model), shelf)
+        job = cls(resolved, Path(str(chosen.out)), splits, model, made, accelerator, Memory(model), identical, shelf)
         if accelerator.is_main_process:
             job._introduce()
         return job
@@ -122,7 +124,8 @@ class Job:
         if self.main:
             write_json(self.folder / SPLIT, self.splits.to_dict())
             mark = adaptation_of(self.model).fingerprint
-            write_json(self.folder / START, {"command": command, "fingerprint": mark})
+            said = {"command": command, "fingerprint": mark, "identical": self.identical}
+            write_json(self.folder / START, said)
             # Last of the three: a folder with a run.yaml can be resumed.
             write_text(self.folder / SETTINGS, settings_yaml(self.settings))
 

@@ -54,10 +54,17 @@ def write_study(
     from pliant.study.tables import Tables
 
     tables = Tables(results)
-    claims = judge_all(results, measurements)
+    claims = judge_all(results, {**_stacked(steps), **(measurements or {})})
     html = _render(tables, claims, steps, title, command, notes)
     write_tables(Path(folder), tables, claims)
     return write_page(Path(folder) / NAME, html)
+
+
+def _stacked(steps: Mapping[str, pd.DataFrame] | None) -> dict[str, pd.DataFrame]:
+    """The runs' steps as the one table that claims are judged by."""
+    import pandas as pd
+
+    return {"steps": pd.concat([table.assign(run=name) for name, table in steps.items()])} if steps else {}
 
 
 def _render(

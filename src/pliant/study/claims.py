@@ -119,7 +119,8 @@ def judge(claim: Claim, results: pd.DataFrame | None, measurements: Measurements
     Args:
         results: one row a run (`pliant.study`); None where there are measurements alone.
         measurements: further tables by name. "plasticity": the rows of `pliant.measure.result.Plasticity`; if several
-            were measured, with columns data and model that tell them apart.
+            were measured, with columns data and model that tell them apart. "steps": what runs logged, with columns run,
+            step, loss and grad_norm. "starts": how they began, as `pliant.study.results.starts` has it.
 
     Raises:
         PliantError: the table lacks what every run has, or its accuracies are no fractions.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pliant.adapt.job import LOG, SUMMARY
+from pliant.adapt.job import LOG, START, SUMMARY
 from pliant.adapt.settings import Settings
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_text
@@ -74,12 +74,27 @@ def messages(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, str]:
 
 def steps(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
     """What each finished run logged, by its name: step, loss, grad_norm."""
-    found = {}
-    for run in filter(folder.done, runs):
-        lines = (folder.run(run) / LOG).read_text(encoding="utf-8").splitlines()
-        rows = [row for row in map(json.loads, lines) if row["kind"] == "step"]
-        found[run.name] = pd.DataFrame(rows, columns=["step", "loss", "grad_norm"])
-    return found
+    columns = ["step", "loss", "grad_norm"]
+    return {run.name: pd.DataFrame(_logged(folder, run, "step"), columns=columns) for run in filter(folder.done, runs)}
+
+
+def starts(folder: StudyFolder, runs: Sequence[Run]) -> pd.DataFrame:
+    """How each finished run began.
+
+    Columns: run (its name); identical: did the adapted model give the backbone's logits, bit for bit, before the first
+    step (None of runs that did not record it); first_loss: the mean training loss over the first epoch.
+    """
+    rows = [
+        {"run": run.name, "identical": read_json(folder.run(run) / START).get("identical"),
+         "first_loss": next((row["train_loss"] for row in _logged(folder, run, "epoch")), np.nan)}
+        for run in filter(folder.done, runs)
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["run", "identical", "first_loss"])
+
+
+def _logged(folder: StudyFolder, run: Run, kind: str) -> list[dict[str, Any]]:
+    lines = (folder.run(run) / LOG).read_text(encoding="utf-8").splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
 
 
 def read_table(source: Path | StringIO) -> pd.DataFrame:
