@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pliant.cli import adapt, catalogue, demo, inspect, plasticity, study, use
+from pliant.cli import adapt, catalogue, demo, inspect, plasticity, reproduce, study, use
 from pliant.errors import PliantError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command("models")(catalogue.models)
 app.command("data")(catalogue.data)
 app.command("demo")(demo.demo)
 app.command("compare")(study.compare)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(study.study)
 
 

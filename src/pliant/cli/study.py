@@ -63,9 +63,9 @@ def run(
     from pliant.study.file import read
 
     asked = read(file)
-    folder, found, runs = _run(asked, out or _default(file), workers, retry)
-    _show_report(folder, _reported(folder, found, runs), runs, as_json)
-    _exit_if_failed(folder, runs)
+    folder, found, runs = carry_out(asked, out or _default(file), workers, retry)
+    show_report(folder, reported(folder, found, runs), runs, as_json)
+    exit_if_failed(folder, runs)
 
 
 @study.command("plan")
@@ -130,7 +130,7 @@ def report(folder: Annotated[Path, _FOLDER], as_json: Annotated[bool, _JSON] = F
     [bold]Example[/bold]: pliant study report studies/a
     """
     place, found, runs = _stored(folder)
-    _show_report(place, _reported(place, found, runs), runs, as_json)
+    show_report(place, reported(place, found, runs), runs, as_json)
 
 
 def compare(
@@ -181,8 +181,8 @@ def compare(
     fixed = {name: value for name, value in given.items() if value is not None}
     asked = parse({"axes": axes, "fixed": fixed}, "compare")
     stem = f"compare-{Path(data).name.partition('[')[0] or 'data'}-{Path(model).name}"
-    folder, found, runs = _run(asked, out or Path("studies") / stem, workers, retry)
-    made = _reported(folder, found, runs)
+    folder, found, runs = carry_out(asked, out or Path("studies") / stem, workers, retry)
+    made = reported(folder, found, runs)
     if made.selection is None:
         raise PliantError(f"nothing to compare: {made.note}")
     said = comparison(made.selection)
@@ -192,7 +192,7 @@ def compare(
                           "methods": _records(said.table)}))  # fmt: skip
     else:
         _show_comparison(said, folder.path)
-    _exit_if_failed(folder, runs)
+    exit_if_failed(folder, runs)
 
 
 def _rates(text: str) -> list[float | str]:
@@ -215,7 +215,7 @@ def _stored(path: Path) -> tuple[StudyFolder, Study, list[Run]]:
     return folder, found, runs_of(found)
 
 
-def _run(asked: Study, out: Path, workers: int, retry: bool) -> tuple[StudyFolder, Study, list[Run]]:
+def carry_out(asked: Study, out: Path, workers: int, retry: bool) -> tuple[StudyFolder, Study, list[Run]]:
     """Check everything, store the study and make its runs; stopping is no failure, and says how to go on."""
     from pliant.interrupt import Interrupted
     from pliant.progress import say
@@ -240,17 +240,17 @@ def _run(asked: Study, out: Path, workers: int, retry: bool) -> tuple[StudyFolde
     return folder, folder.study(), runs
 
 
-def _reported(folder: StudyFolder, found: Study, runs: Sequence[Run]) -> Report:
+def reported(folder: StudyFolder, found: Study, runs: Sequence[Run], **page: Any) -> Report:
+    """Write tables and page; `page` are further arguments of `write_study`."""
     from pliant.report import write_study
     from pliant.study import results
 
     made = results.report(folder, found, runs)
     if not made.results.empty:
         errors = made.results["run"].map(results.messages(folder, runs))
-        write_study(
-            folder.path / PAGE, made.results.assign(error=errors), steps=results.steps(folder, runs),
-            title=folder.path.resolve().name, command=shlex.join(["pliant", *sys.argv[1:]]),
-        )  # fmt: skip
+        given = {"title": folder.path.resolve().name, "command": shlex.join(["pliant", *sys.argv[1:]]), **page}
+        given["measurements"] = {"starts": results.starts(folder, runs), **given.get("measurements", {})}
+        write_study(folder.path / PAGE, made.results.assign(error=errors), steps=results.steps(folder, runs), **given)
     return made
 
 
@@ -258,7 +258,7 @@ def _failed(folder: StudyFolder, runs: Sequence[Run]) -> int:
     return sum(map(folder.failed, runs))
 
 
-def _exit_if_failed(folder: StudyFolder, runs: Sequence[Run]) -> None:
+def exit_if_failed(folder: StudyFolder, runs: Sequence[Run]) -> None:
     from pliant.progress import say
 
     if count := _failed(folder, runs):
@@ -266,7 +266,7 @@ def _exit_if_failed(folder: StudyFolder, runs: Sequence[Run]) -> None:
         raise typer.Exit(1)
 
 
-def _show_report(folder: StudyFolder, made: Report, runs: Sequence[Run], as_json: bool) -> None:
+def show_report(folder: StudyFolder, made: Report, runs: Sequence[Run], as_json: bool) -> None:
     failed = _failed(folder, runs)
     done = len(made.results) - failed
     if as_json:

@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pliant.files import write_text
 from pliant.report import study_charts as charts
 from pliant.report import study_words as words
+from pliant.report.claims_document import NAME as CLAIMS
+from pliant.report.claims_document import Document, claims_document
+from pliant.report.figures import drawable
 from pliant.report.study_files import write_tables
 from pliant.report.templates import render, write_page
 
@@ -34,7 +38,7 @@ VALUES = 12
 def write_study(
     folder: Path, results: pd.DataFrame, *, steps: Mapping[str, pd.DataFrame] | None = None,
     measurements: Mapping[str, pd.DataFrame] | None = None, title: str = "", command: str | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), document: Document | None = None,
 ) -> Path:  # fmt: skip
     """Write `report.html` and its tables (`accuracy.csv`, `accuracy.tex`, ...) into `folder`; returns the page's path.
 
@@ -46,6 +50,7 @@ def write_study(
         steps: what runs logged, by their `run`: tables of step, loss and grad_norm.
         measurements: further tables that claims are about, see `pliant.study.claims.judge`.
         notes: sentences that the reader should know.
+        document: also write the verdicts on its paper's claims as `claims.md`.
 
     Raises:
         PliantError: the table lacks what every run has, is empty, or mixes settings; the files cannot be written.
@@ -57,6 +62,10 @@ def write_study(
     claims = judge_all(results, {**_stacked(steps), **(measurements or {})})
     html = _render(tables, claims, steps, title, command, notes)
     write_tables(Path(folder), tables, claims)
+    if document is not None:
+        counts = f"{len(tables.table):,} runs, {len(tables.failures):,} of them failed"
+        text = claims_document(claims, document, title, command, counts, notes)
+        write_text(Path(folder) / CLAIMS, drawable(text))
     return write_page(Path(folder) / NAME, html)
 
 

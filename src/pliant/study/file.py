@@ -92,7 +92,7 @@ def read(path: Path) -> Study:
         PliantError: no such file, no YAML, or what `parse` refuses.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        content = loaded(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise PliantError(f"{path}: no such file; give a study file with axes: and fixed:") from None
     except UnicodeDecodeError:
@@ -102,6 +102,11 @@ def read(path: Path) -> Study:
     except yaml.YAMLError as error:
         raise PliantError(f"{path}: not readable as YAML ({' '.join(str(error).split())})") from error
     return parse(content, str(path))
+
+
+def loaded(text: str) -> Any:
+    """What YAML holds, read as study files are: 1e-3 is a number, no and off are words. Raises yaml.YAMLError."""
+    return yaml.load(text, _Loader)
 
 
 def parse(content: Any, source: str) -> Study:

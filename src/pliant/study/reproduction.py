@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from pliant.data.sources import catalogue, open_source
-from pliant.data.spec import without_count
+from pliant.data.spec import absolute, without_count
 from pliant.errors import PliantError
-from pliant.study.file import Study, parse
+from pliant.study.file import Study, loaded, parse
+
+if TYPE_CHECKING:
+    from pliant.measure import run as measuring
+    from pliant.study.grid import Run
 
 PAPERS = ("nonsmooth", "adaptertune")
 SCALES = ("laptop", "vits", "paper")
@@ -68,6 +71,29 @@ class Filled:
     measure: Measure | None
     notes: tuple[str, ...]
 
+    def measurements(self, runs: Sequence[Run]) -> list[measuring.Settings]:
+        """What is to be measured: every backbone on every data set, at the image size and with the weights of its runs."""
+        from pliant.measure import run as measuring
+
+        assert self.measure is not None
+        found = []
+        for model in self.measure.models:
+            own = next((run.settings for run in runs if run.settings.model == model), None)
+            found += [
+                measuring.Settings(
+                    model=model,
+                    weights=own.weights if own else None,
+                    img_size=own.img_size if own else None,
+                    random_init=own.random_init if own else False,
+                    downstream=name,
+                    pretrain=absolute(str(self.measure.pretrain)),
+                    protocol=self.measure.protocol,
+                    images=self.measure.images,
+                )
+                for name in data_of(self.study.absolute())
+            ]  # fmt: skip
+        return found
+
 
 def protocol(paper: str, scale: str) -> Protocol:
     """The packaged protocol. Raises PliantError for a paper or scale that there is none of."""
@@ -75,7 +101,7 @@ def protocol(paper: str, scale: str) -> Protocol:
         if name not in known:
             raise PliantError(f"{option} {name!r}: there are {', '.join(known)}")
     file = Path(__file__).parent / "reproductions" / f"{paper}-{scale}.yaml"
-    return Protocol.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    return Protocol.model_validate(loaded(file.read_text(encoding="utf-8")))
 
 
 def fill(
