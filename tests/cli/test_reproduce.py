@@ -23,6 +23,7 @@ TINY = {
         },
         "grids": [
             {"axes": {"data": ["cifar10", "fashion-mnist"], "method": ["mha", "ln1"], "seed": [0]}},
+            {"axes": {"data": ["cifar10"], "method": ["probe"]}},
             {"axes": {"data": ["cifar10"], "init": ["zero", "small"]}, "fixed": {"method": "adapter", "rank": 2}},
         ],
     },
@@ -44,14 +45,14 @@ def test_from_plan_to_claims(pliant, place, monkeypatch):
     asked = ("reproduce", "nonsmooth", "--data", "photos")
     code, out, err = pliant("reproduce", "nonsmooth", "--plan")
     assert code == 0, err
-    assert "4 runs, 0 of them done" in out and "fashion-mnist is not installed" in out and "- everything" in out
-    assert json.loads(pliant(*asked, "--plan", "--json")[1])["method"] == {"mha": 1, "ln1": 1, "adapter": 2}
+    assert "5 runs, 0 of them done" in out and "fashion-mnist is not installed" in out and "- everything" in out
+    assert json.loads(pliant(*asked, "--plan", "--json")[1])["method"] == {"mha": 1, "ln1": 1, "probe": 1, "adapter": 2}
     assert not (place / "studies").exists()
 
     code, out, err = pliant(*asked)
     folder = place / "studies" / "reproduce-nonsmooth-laptop"
     assert code == 0, err
-    assert "4 of 4 runs done" in out and f"claims: {folder.relative_to(place)}/report/claims.md" in out
+    assert "5 of 5 runs done" in out and f"claims: {folder.relative_to(place)}/report/claims.md" in out
     text = (folder / "report" / "claims.md").read_text()
     assert "`" * 3 + "\npliant reproduce nonsmooth --data photos\n" in text
     assert "fashion-mnist is not installed and was left out" in text and "- everything" in text
@@ -66,7 +67,7 @@ def test_from_plan_to_claims(pliant, place, monkeypatch):
 
     monkeypatch.setattr(run, "measure", lambda *given: pytest.fail("measured again"))
     code, out, err = pliant(*asked, "--json")
-    assert code == 0 and json.loads(out)["done"] == 4
+    assert code == 0 and json.loads(out)["done"] == 5
 
     from pliant.study import results
     from pliant.study.folder import StudyFolder
@@ -77,9 +78,9 @@ def test_from_plan_to_claims(pliant, place, monkeypatch):
     starts = results.starts(stored, runs).set_index("run")
     told = {run.settings.init or run.settings.method: starts.loc[run.name] for run in runs}
     assert {name: bool(row["identical"]) for name, row in told.items()} == {
-        "mha": True, "ln1": True, "zero": True, "small": False,
+        "mha": True, "ln1": True, "probe": True, "zero": True, "small": False,
     }  # fmt: skip
-    assert starts["first_loss"].between(0.1, 10).all()
+    assert starts["first_loss"].dropna().between(0.1, 10).all() and starts["first_loss"].isna().sum() == 1  # the probe
 
 
 def test_what_cannot_be_had_is_named_at_once(pliant, place):

@@ -73,9 +73,9 @@ def messages(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def steps(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
-    """What each finished run logged, by its name: step, loss, grad_norm."""
-    columns = ["step", "loss", "grad_norm"]
-    return {run.name: pd.DataFrame(_logged(folder, run, "step"), columns=columns) for run in filter(folder.done, runs)}
+    """What each finished run that was trained by steps logged, by its name: step, loss, grad_norm."""
+    logged = {run.name: _logged(folder, run, "step") for run in filter(folder.done, runs)}
+    return {name: pd.DataFrame(rows, columns=["step", "loss", "grad_norm"]) for name, rows in logged.items() if rows}
 
 
 def starts(folder: StudyFolder, runs: Sequence[Run]) -> pd.DataFrame:
@@ -93,7 +93,9 @@ def starts(folder: StudyFolder, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _logged(folder: StudyFolder, run: Run, kind: str) -> list[dict[str, Any]]:
-    lines = (folder.run(run) / LOG).read_text(encoding="utf-8").splitlines()
+    """Nothing for a run that is fitted at once, and logs nothing."""
+    path = folder.run(run) / LOG
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return [row for row in map(json.loads, lines) if row["kind"] == kind]
 
 
