@@ -31,7 +31,9 @@ def main() -> None:
     parser.add_argument("--grids", nargs="*", default=list(GRIDS))
     parser.add_argument("--img-size", type=int, default=56)
     parser.add_argument("--train", type=int, default=1000)
-    parser.add_argument("--test", type=int, help="test images, other ones for each seed (default: all, the same for each)")
+    parser.add_argument(
+        "--test", type=int, help="test images, other ones for each seed (default: all, the same for each)"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--alone", type=int, help="runs to make one by one (default: all)")
     options = parser.parse_args()
@@ -46,7 +48,7 @@ def main() -> None:
 def compared(name: str, options: argparse.Namespace) -> list[str]:
     from pliant import adapt
     from pliant.study.execute import execute
-    from pliant.study.file import Study
+    from pliant.study.file import parse
     from pliant.study.folder import StudyFolder
     from pliant.study.ready import check
 
@@ -57,7 +59,7 @@ def compared(name: str, options: argparse.Namespace) -> list[str]:
     }  # fmt: skip
     folder = StudyFolder(options.out / name)
     began = time.perf_counter()
-    runs = folder.store(Study(GRIDS[name], fixed))
+    runs = folder.store(parse({"axes": GRIDS[name], "fixed": fixed}, name))
     check(runs)
     execute(folder, runs)
     shared = time.perf_counter() - began

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from pliant import PliantError, adapt, backbone
 from pliant.data import Preprocess, open_splits
-from pliant.study.file import Study
+from pliant.study.file import parse
 from pliant.study.grid import runs_of
 from tests.adapt.test_training import run
 
@@ -58,9 +58,12 @@ def test_takes_no_setting_of_training_and_is_no_model_to_use(small, tmp_path):
 
 def test_a_study_makes_it_once_for_all_rates():
     runs = runs_of(
-        Study(
-            {"method": ["probe", "ln1"], "lr": [1e-3, 1e-2], "optimizer": ["adamw", "sgd"], "seed": [0, 1]},
-            {"data": "x"},
+        parse(
+            {
+                "axes": {"method": ["probe", "ln1"], "lr": [1e-3, 1e-2], "optimizer": ["adamw", "sgd"], "seed": [0, 1]},
+                "fixed": {"data": "x"},
+            },
+            "study",
         )
     )
     assert [run.settings.method for run in runs].count("probe") == 2 and len(runs) == 2 + 8
