@@ -291,7 +291,7 @@ def _show_selection(made: Report) -> None:
     same = {name for name in GROUP if name != "method" and table[name].nunique(dropna=False) == 1}
     groups = [name for name in GROUP if name not in same]
     rows = [
-        [*(_word(row[name], name) for name in groups), *(_word(row[axis], axis) for axis in axes),
+        [*(_word(row[name], name) for name in groups), *(_word(row[axis], axis if row["method"] != "probe" else "") for axis in axes),
          str(row["seeds"]), _points(row["val_mean"]), _points(row["test_mean"]), _points(row["test_std"]),
          _points(row["claimed_mean"])]
         for row in table.to_dict("records")
@@ -331,6 +331,9 @@ def _word(value: Any, name: str) -> str:
         return "auto" if name in ("lr", "head_lr") else "-"
     if isinstance(value, float):
         return f"{value:g}"
+    kind, _, place = str(value).partition(":")
+    if name == "data" and place.startswith("/"):  # cifar10c-snow-5:/FOLDER
+        return kind
     return Path(value).name if name in ("data", "weights", "model") else str(value)
 
 
