@@ -20,9 +20,9 @@ from pliant import anatomy
 from pliant.adapt import plane as planes
 from pliant.adapt.defaults import micro_batch
 from pliant.adapt.features import Streamed, sampled
+from pliant.adapt.job import SETTINGS, SPLIT, SUMMARY
 from pliant.adapt.learned import load_adapted, load_backbone
 from pliant.adapt.replay import check_components, points_of, replay, steps_of
-from pliant.adapt.run import SETTINGS, SPLIT, SUMMARY
 from pliant.adapt.settings import Settings, read_settings
 from pliant.adapt.training import Tail
 from pliant.backbone import identity_of

@@ -9,7 +9,8 @@ import numpy as np
 
 from pliant.adapt import learned
 from pliant.adapt.hooks import Hooks
-from pliant.adapt.run import SETTINGS, SPLIT, START, SUMMARY, resume
+from pliant.adapt.job import SETTINGS, SPLIT, START, SUMMARY
+from pliant.adapt.run import resume
 from pliant.adapt.settings import Settings, read_settings, settings_yaml
 from pliant.adapt.training import Trainer
 from pliant.backbone.timm_models import near
@@ -75,7 +76,7 @@ def replay(run: Path, component: str, folder: Path) -> None:
             folder / SETTINGS, settings_yaml(settings_for(run, component).model_copy(update={"out": str(folder)}))
         )
     if not (folder / SUMMARY).is_file():
-        resume(folder, Hooks(on_step=lambda trainer: _keep(trainer, folder.parent / "path")))
+        resume(folder, hooks=Hooks(on_step=lambda trainer: _keep(trainer, folder.parent / "path")))
 
 
 def points_of(folder: Path) -> list[Path]:

@@ -19,9 +19,7 @@ from pliant.progress import say
 from pliant.report.words import size
 
 
-def run(
-    chosen: Settings, command: str | None = None, shelf: Path | None = None, hooks: Hooks = NO_HOOKS
-) -> Path:
+def run(chosen: Settings, command: str | None = None, shelf: Path | None = None, hooks: Hooks = NO_HOOKS) -> Path:
     """Adapt a backbone as `chosen` says; returns the run folder, with its report written.
 
     Args:

@@ -61,7 +61,7 @@ def landscape(
 
 
 def _subject(run: Path) -> str:
-    from pliant.adapt.run import SUMMARY
+    from pliant.adapt.job import SUMMARY
     from pliant.files import read_json
     from pliant.report.terms import shortened
 

@@ -62,13 +62,15 @@ def levels_of(losses: np.ndarray) -> np.ndarray:
 
 def _surface(axes: Axes, found: Landscape, levels: np.ndarray) -> QuadContourSet:
     from matplotlib.colors import BoundaryNorm
+    from matplotlib.patheffects import withStroke
 
     # A little inside the ends, so that rounding leaves neither the lowest nor the highest point white.
     loss = np.clip(np.nan_to_num(found.loss, nan=levels[-1], posinf=levels[-1]), levels[0], levels[-1])
     norm = BoundaryNorm(levels, 256, extend="neither")
     drawn = axes.contourf(found.x, found.y, loss, levels=levels, cmap="YlGnBu", norm=norm)
     lines = axes.contour(found.x, found.y, loss, levels=levels[1:-1], colors=INK, linewidths=0.6, alpha=0.7)
-    axes.clabel(lines, fmt=lambda level: compact(level, 2), fontsize=7)
+    for label in axes.clabel(lines, fmt=lambda level: compact(level, 2), fontsize=7.5, colors=INK):
+        label.set(alpha=1, path_effects=[withStroke(linewidth=2.5, foreground="white")])
     first, second = found.shares
     axes.set_xlabel(f"first direction, {percent(first)} of the path's variance")
     axes.set_ylabel(f"second direction, {percent(second)}")
