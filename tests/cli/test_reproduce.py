@@ -36,7 +36,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduction, "protocol", lambda paper, scale: Protocol.model_validate(TINY))
     monkeypatch.setattr(reproduction, "_installed", lambda: {"digits"})
     # Runs are made in this process, which has imported torch.
-    monkeypatch.setattr(execute, "execute", lambda folder, runs, workers=1: worker.work(folder, runs))
+    monkeypatch.setattr(execute, "execute", lambda folder, runs, workers=1, halve=False: worker.work(folder, runs))
     write_images(tmp_path / "photos")
     return tmp_path
 

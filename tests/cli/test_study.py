@@ -30,7 +30,9 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def at_once(monkeypatch):
     """Runs are made in this process, which has imported torch; the workers' own tests are in tests/study."""
-    monkeypatch.setattr(execute, "execute", lambda folder, runs, workers=1: worker.work(folder, runs))
+    monkeypatch.setattr(
+        execute, "execute", lambda folder, runs, workers=1, halve=False: worker.work(folder, runs, halve=halve)
+    )
 
 
 def test_plan_run_status_report(pliant, place, at_once):
@@ -72,7 +74,9 @@ def test_a_failed_run_is_told_and_retried(pliant, place, at_once, monkeypatch):
     assert set(json.loads(out)["failures"].values()) == {"the loss is nan"}
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    monkeypatch.setattr(execute, "execute", lambda folder, runs, workers=1: worker.work(folder, runs))
+    monkeypatch.setattr(
+        execute, "execute", lambda folder, runs, workers=1, halve=False: worker.work(folder, runs, halve=halve)
+    )
     code, out, _ = pliant("study", "run", "study.yaml", "--out", "a", "--retry")
     assert code == 0 and "4 of 4 runs done" in out
 
@@ -100,6 +104,34 @@ def test_compare(pliant, place, at_once):
     assert code == 0 and "best on validation" in out
     code, _, err = pliant("compare", "flowers", "--methods", "head", "--seeds", 2, *options)
     assert code == 2 and "holds a study with method ln1,ln2" in err
+
+
+def test_halving_says_what_it_saved(pliant, place, at_once, monkeypatch):
+    (place / "study.yaml").write_text(
+        STUDY.replace("[head, adapter]", "[adapter]").replace("seed: [0]", "seed: [0, 1]")
+    )
+    code, out, err = pliant("study", "run", "study.yaml", "--out", "a", "--halving", "--json")
+    found = json.loads(out)
+    assert code == 0, err
+    assert (found["runs"], found["done"]) == (4, 2)
+    # Of 4 x 2 epochs, one rate trained for one and was not begun on the other seed.
+    assert (
+        found["halving"] == "halving: 2 of 4 runs made in full, 1 stopped early, 1 never begun; 38% of the epochs saved"
+    )
+    assert pliant("study", "status", "a")[1] == "4 runs: 2 done, 2 pruned\n"
+    assert found["halving"] in pliant("study", "report", "a")[1]
+    assert found["halving"] in (place / "a" / "report" / "report.html").read_text()
+    code, out, _ = pliant("study", "run", "study.yaml", "--out", "a")
+    assert code == 0 and "4 of 4 runs done" in out and "halving" not in out
+    code, _, err = pliant(
+        "compare", "flowers", "--methods", "head", "--halving", "--random-init", "--model", "test_vit"
+    )
+    assert code == 2 and "nothing to halve" in err and len(err.splitlines()) == 1
+    from pliant.study import halving
+
+    monkeypatch.setattr(halving, "find_spec", lambda name: None)
+    code, _, err = pliant("study", "run", "study.yaml", "--out", "b", "--halving")
+    assert code == 2 and "pip install 'pliant[search]'" in err and len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

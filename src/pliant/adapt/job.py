@@ -19,6 +19,7 @@ from pliant.adapt import checkpoint, learned, linear_probe
 from pliant.adapt.checkpoint import Position
 from pliant.adapt.defaults import micro_batch, resolve
 from pliant.adapt.features import CacheRequest, Inputs, Streamed, cached, sampled
+from pliant.adapt.hooks import NO_HOOKS, Hooks
 from pliant.adapt.metrics import measure, predictions_table
 from pliant.adapt.search import best_rate
 from pliant.adapt.settings import Settings, settings_yaml
@@ -129,7 +130,7 @@ class Job:
             # Last of the three: a folder with a run.yaml can be resumed.
             write_text(self.folder / SETTINGS, settings_yaml(self.settings))
 
-    def finish(self, resume: bool) -> Path:
+    def finish(self, resume: bool, hooks: Hooks = NO_HOOKS) -> Path:
         """Cache, train, test once, write everything."""
         if self.fitted:
             return linear_probe.finish(self)
@@ -142,6 +143,7 @@ class Job:
         trainer = self.trainer(train, val)
         trainer.log = self.folder / LOG
         trainer.checkpoint_path = self.folder / checkpoint.NAME
+        trainer.hooks = hooks
         trainer.on_best = self.keep_best
         if resume and trainer.checkpoint_path.is_file():
             trainer.resume()

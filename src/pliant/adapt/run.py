@@ -7,6 +7,7 @@ from pathlib import Path
 from accelerate.utils import broadcast_object_list
 
 from pliant import report
+from pliant.adapt.hooks import NO_HOOKS, Hooks
 from pliant.adapt.job import REPORT, SETTINGS, SPLIT, START, SUMMARY, Job, accelerator_for
 from pliant.adapt.settings import Settings, read_settings
 from pliant.data import absolute
@@ -18,16 +19,18 @@ from pliant.progress import say
 from pliant.report.words import size
 
 
-def run(chosen: Settings, command: str | None = None, shelf: Path | None = None) -> Path:
+def run(chosen: Settings, command: str | None = None, shelf: Path | None = None, hooks: Hooks = NO_HOOKS) -> Path:
     """Adapt a backbone as `chosen` says; returns the run folder, with its report written.
 
     Args:
         command: what was asked for, to be stored with the run.
         shelf: folder of frozen outputs that runs share; images that another run has read are not read again.
+        hooks: called while it trains.
 
     Raises:
         PliantError: bad settings or data, weights that do not fit, an output folder that holds another run.
         Interrupted: stopped by Ctrl-C or SIGTERM; `resume` continues.
+        Paused: stopped by a hook; `resume` continues.
     """
     accelerator = accelerator_for(chosen)
     # One process names the folder: the others would find it taken.
@@ -35,10 +38,10 @@ def run(chosen: Settings, command: str | None = None, shelf: Path | None = None)
     chosen = portable(chosen.model_copy(update={"out": broadcast_object_list(named)[0]}))
     job = Job.prepare(chosen, accelerator, shelf=shelf)
     job.begin(command or "pliant.adapt.run(...)")
-    return _stoppable(job, resume=False)
+    return _stoppable(job, hooks, resume=False)
 
 
-def resume(folder: Path, shelf: Path | None = None) -> Path:
+def resume(folder: Path, shelf: Path | None = None, hooks: Hooks = NO_HOOKS) -> Path:
     """Continue a run that was stopped or killed; a finished one is only reported again.
 
     Raises:
@@ -55,7 +58,7 @@ def resume(folder: Path, shelf: Path | None = None) -> Path:
         raise PliantError(
             f"{folder}: the weights of {chosen.model} are not those that the run began with; restore them"
         )
-    return _stoppable(job, resume=True)
+    return _stoppable(job, hooks, resume=True)
 
 
 def portable(chosen: Settings) -> Settings:
@@ -66,9 +69,9 @@ def portable(chosen: Settings) -> Settings:
     return chosen.model_copy(update=places)
 
 
-def _stoppable(job: Job, resume: bool) -> Path:
+def _stoppable(job: Job, hooks: Hooks, resume: bool) -> Path:
     try:
-        return job.finish(resume)
+        return job.finish(resume, hooks)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(job.folder) from None
 

@@ -23,6 +23,7 @@ from pliant.adapt import checkpoint
 from pliant.adapt.batches import epoch_batches, epoch_order, mix, one_hot
 from pliant.adapt.checkpoint import Position
 from pliant.adapt.features import Inputs
+from pliant.adapt.hooks import NO_HOOKS, Hooks
 from pliant.adapt.metrics import top1_and_loss
 from pliant.adapt.schedule import rate_factor
 from pliant.adapt.settings import Settings
@@ -55,6 +56,7 @@ class Trainer:
         settings: resolved: no None left in what training reads.
         log: receives one JSON line a step and an epoch; None writes none.
         on_best: called when validation improved, before the checkpoint is written.
+        hooks: what else is called, see there.
     """
 
     settings: Settings
@@ -67,6 +69,7 @@ class Trainer:
     log: Path | None = None
     checkpoint_path: Path | None = None
     on_best: Callable[[], None] = lambda: None
+    hooks: Hooks = NO_HOOKS
 
     def __post_init__(self) -> None:
         chosen = self.settings
@@ -105,8 +108,11 @@ class Trainer:
         Raises:
             PliantError: the loss is not finite.
             Interrupted: Ctrl-C or SIGTERM came; the state is saved, and `resume` goes on from it.
+            Paused: a hook asked for it; the same holds.
         """
         self.plan.train_mode(self.model)
+        if self.position.step == 0:
+            self.hooks.on_step(self)
         with Interrupt() as interrupt, ThreadPoolExecutor(1) as reader:
             while not self.position.done:
                 self._epoch(interrupt, reader)
@@ -128,6 +134,7 @@ class Trainer:
             at.loss_sum += loss * len(indices)
             at.batch += 1
             at.step += 1
+            self.hooks.on_step(self)
             now = time.monotonic()
             self._write({"kind": "step", "step": at.step, "epoch": at.epoch, "loss": loss, "lr": rate,
                          "grad_norm": norm, "images_per_second": round(len(indices) / (now - started), 1)})  # fmt: skip
@@ -139,6 +146,7 @@ class Trainer:
                 interrupt.stop_if_asked()
         self._close_epoch(len(order), began)
         interrupt.stop_if_asked()
+        self.hooks.on_epoch(self)
 
     def _close_epoch(self, count: int, began: float) -> None:
         at = self.position

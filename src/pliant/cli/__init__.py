@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pliant.cli import adapt, catalogue, demo, inspect, plasticity, reproduce, study, use
+from pliant.cli import adapt, catalogue, demo, inspect, landscape, plasticity, reproduce, study, use
 from pliant.errors import PliantError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("predict")(use.predict)
 app.command("inspect")(inspect.inspect)
 app.command("plasticity")(plasticity.plasticity)
 app.command("bounds")(plasticity.bounds)
+app.command("landscape")(landscape.landscape)
 app.command("models")(catalogue.models)
 app.command("data")(catalogue.data)
 app.command("demo")(demo.demo)

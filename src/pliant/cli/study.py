@@ -39,6 +39,7 @@ _FOLDER = Argument(help="Folder of a study.")
 _OUT = Option(help="Folder of the study (default: studies/ and the file's name).")
 _WORKERS = Option(min=1, help="Processes on this machine, which share its cores.")
 _RETRY = Option("--retry", help="Run failed runs again, from their beginning.")
+_HALVING = Option("--halving", help="Stop the worse half of the rates early, by validation (needs Optuna).")
 _JSON = Option("--json", help="Print one JSON object.")
 
 
@@ -48,6 +49,7 @@ def run(
     out: Annotated[Path | None, _OUT] = None,
     workers: Annotated[int, _WORKERS] = 1,
     retry: Annotated[bool, _RETRY] = False,
+    halving: Annotated[bool, _HALVING] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Make all runs of a study that are not done yet. After Ctrl-C, a crash or a kill, the same command goes on.
@@ -59,11 +61,13 @@ def run(
     pliant study run study.yaml --out studies/a --workers 2
 
     pliant study run study.yaml --out studies/a --retry
+
+    pliant study run study.yaml --out studies/a --halving
     """
     from pliant.study.file import read
 
     asked = read(file)
-    folder, found, runs = carry_out(asked, out or _default(file), workers, retry)
+    folder, found, runs = carry_out(asked, out or _default(file), workers, retry, halving)
     show_report(folder, reported(folder, found, runs), runs, as_json)
     exit_if_failed(folder, runs)
 
@@ -102,13 +106,13 @@ def plan(
 
 @study.command("status")
 def status(folder: Annotated[Path, _FOLDER], as_json: Annotated[bool, _JSON] = False) -> None:
-    """Say how many runs are done, failed, running (a process is at them now), stopped half-way or waiting.
+    """Say how many runs are done, failed, running (now), pruned by halving, stopped half-way or waiting.
 
     [bold]Example[/bold]: pliant study status studies/a
     """
     place, _, runs = _stored(folder)
     states = [place.state(each) for each in runs]
-    counts = {name: states.count(name) for name in ("done", "failed", "running", "stopped", "waiting")}
+    counts = {name: states.count(name) for name in ("done", "failed", "running", "pruned", "stopped", "waiting")}
     failed = {each.name: place.message(each) for each, state in zip(runs, states, strict=True) if state == "failed"}
     running = [each for each, state in zip(runs, states, strict=True) if state == "running"]
     if as_json:
@@ -150,6 +154,7 @@ def compare(
     out: Annotated[Path | None, Option(help="Folder of the study (default: by data and model, in studies/).")] = None,
     workers: Annotated[int, _WORKERS] = 1,
     retry: Annotated[bool, _RETRY] = False,
+    halving: Annotated[bool, _HALVING] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:  # fmt: skip
     """Compare methods on your data over seeds, and say whether the best is significantly better.
@@ -162,7 +167,7 @@ def compare(
 
     pliant compare ./flowers --methods head,adapter,ln1+mha --seeds 7 --workers 2
 
-    pliant compare cifar10 --model vit_small_patch14_dinov2 --img-size 112 --limit-train 1000 --lr 1e-3,3e-3,1e-2
+    pliant compare cifar10 --model vit_small_patch14_dinov2 --img-size 112 --limit-train 1000 --lr 1e-3,3e-3,1e-2 --halving
     """
     from pliant.study.comparison import comparison
     from pliant.study.file import parse
@@ -181,17 +186,17 @@ def compare(
     fixed = {name: value for name, value in given.items() if value is not None}
     asked = parse({"axes": axes, "fixed": fixed}, "compare")
     stem = f"compare-{Path(data).name.partition('[')[0] or 'data'}-{Path(model).name}"
-    folder, found, runs = carry_out(asked, out or Path("studies") / stem, workers, retry)
+    folder, found, runs = carry_out(asked, out or Path("studies") / stem, workers, retry, halving)
     made = reported(folder, found, runs)
     if made.selection is None:
         raise PliantError(f"nothing to compare: {made.note}")
     said = comparison(made.selection)
     if as_json:
-        counts = {"runs": len(runs), "failed": _failed(folder, runs)}
+        counts = {"runs": len(runs), "failed": _failed(folder, runs), "halving": _saved(folder, runs)}
         print(json.dumps({"folder": str(folder.path), **counts, "best": said.best, "sentence": said.sentence,
                           "methods": _records(said.table)}))  # fmt: skip
     else:
-        _show_comparison(said, folder.path)
+        _show_comparison(said, folder, runs)
     exit_if_failed(folder, runs)
 
 
@@ -215,7 +220,9 @@ def _stored(path: Path) -> tuple[StudyFolder, Study, list[Run]]:
     return folder, found, runs_of(found)
 
 
-def carry_out(asked: Study, out: Path, workers: int, retry: bool) -> tuple[StudyFolder, Study, list[Run]]:
+def carry_out(
+    asked: Study, out: Path, workers: int, retry: bool, halve: bool = False
+) -> tuple[StudyFolder, Study, list[Run]]:
     """Check everything, store the study and make its runs; stopping is no failure, and says how to go on."""
     from pliant.interrupt import Interrupted
     from pliant.progress import say
@@ -227,13 +234,17 @@ def carry_out(asked: Study, out: Path, workers: int, retry: bool) -> tuple[Study
     folder = StudyFolder(out)
     folder.refuse(asked)
     wanted = runs_of(asked.absolute())
+    if halve:
+        from pliant.study import halving
+
+        halving.check(wanted)
     check([each for each in wanted if retry or not folder.settled(each)])
     runs = folder.store(asked)
     for each in runs if retry else []:
         folder.forget_failure(each)
     say(f"{len(runs)} runs, {sum(map(folder.done, runs))} done; {out} holds them")
     try:
-        execute(folder, runs, workers)
+        execute(folder, runs, workers, halve)
     except Interrupted:
         say(f"stopped; go on with the same command: {shlex.join(['pliant', *sys.argv[1:]])}")
         raise typer.Exit(130) from None
@@ -249,9 +260,16 @@ def reported(folder: StudyFolder, found: Study, runs: Sequence[Run], **page: Any
     if not made.results.empty:
         errors = made.results["run"].map(results.messages(folder, runs))
         given = {"title": folder.path.resolve().name, "command": shlex.join(["pliant", *sys.argv[1:]]), **page}
+        given["notes"] = [*given.get("notes", []), *filter(None, [_saved(folder, runs)])]
         given["measurements"] = {"starts": results.starts(folder, runs), **given.get("measurements", {})}
         write_study(folder.path / PAGE, made.results.assign(error=errors), steps=results.steps(folder, runs), **given)
     return made
+
+
+def _saved(folder: StudyFolder, runs: Sequence[Run]) -> str:
+    from pliant.study import halving
+
+    return halving.sentence(folder, runs)
 
 
 def _failed(folder: StudyFolder, runs: Sequence[Run]) -> int:
@@ -273,13 +291,15 @@ def show_report(folder: StudyFolder, made: Report, runs: Sequence[Run], as_json:
         chosen = _records(made.selection.table) if made.selection else []
         sentence = made.selection.sentence if made.selection else made.note
         print(json.dumps({"folder": str(folder.path), "runs": len(runs), "done": done, "failed": failed,
-                          "selection": chosen, "sentence": sentence}))  # fmt: skip
+                          "selection": chosen, "sentence": sentence, "halving": _saved(folder, runs)}))  # fmt: skip
         return
     print(f"{done} of {len(runs)} runs done" + (f", {failed} failed" if failed else ""))
     if made.selection is None:
         print(f"nothing chosen: {made.note}")
     else:
         _show_selection(made)
+    if saved := _saved(folder, runs):
+        print(saved)
     print(f"report: {folder.path / PAGE}/report.html   tables: {folder.path}")
 
 
@@ -301,7 +321,7 @@ def _show_selection(made: Report) -> None:
     print(made.selection.sentence)
 
 
-def _show_comparison(said: Comparison, folder: Path) -> None:
+def _show_comparison(said: Comparison, folder: StudyFolder, runs: Sequence[Run]) -> None:
     rows = [
         [row["method"], _points(row["val_mean"]), _points(row["test_mean"]), _points(row["test_std"]), str(row["seeds"]),
          f"{row['trained_parameters']:,}", _points(row.get("difference")), _p(row.get("wilcoxon")), _p(row.get("t"))]
@@ -310,7 +330,9 @@ def _show_comparison(said: Comparison, folder: Path) -> None:
     headings = ["method", "val %", "test %", "std", "seeds", "trained", "best by", "Wilcoxon p", "t p"]
     _print("best on validation first", headings, rows)
     print(said.sentence)
-    print(f"report: {folder / PAGE}/report.html   study: {folder}")
+    if saved := _saved(folder, runs):
+        print(saved)
+    print(f"report: {folder.path / PAGE}/report.html   study: {folder.path}")
 
 
 def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -25,8 +25,8 @@ DEATHS = 2
 _POLL = 0.5
 
 
-def execute(folder: StudyFolder, runs: Sequence[Run], workers: int = 1) -> None:
-    """Make all runs that are neither done nor failed.
+def execute(folder: StudyFolder, runs: Sequence[Run], workers: int = 1, halve: bool = False) -> None:
+    """Make all runs that are neither done nor failed; with `halve`, of the rates those that halving leaves.
 
     Runs are made in processes of their own, also by a single worker, so that one that is killed for its memory or
     crashes in native code takes neither the study nor the other runs down.
@@ -35,21 +35,22 @@ def execute(folder: StudyFolder, runs: Sequence[Run], workers: int = 1) -> None:
         PliantError: a worker cannot start, or a failure cannot be recorded (a full disk).
         Interrupted: Ctrl-C or SIGTERM; all runs under way were saved. The same command goes on.
     """
-    left = [run for run in runs if not folder.settled(run)]
-    if not left:
+    for run in runs if not halve else []:
+        folder.pruning(run).unlink(missing_ok=True)  # all are wanted now
+    if not worker.due(folder, runs, halve):
         return
     progress = _Progress(folder, runs)
-    crew = _Crew(folder, {run.name: run for run in runs}, threads_each(workers), progress.announce)
+    crew = _Crew(folder, {run.name: run for run in runs}, threads_each(workers), progress.announce, halve)
     try:
         with Interrupt() as interrupt:
-            for _ in range(min(workers, len(left))):
+            for _ in range(min(workers, len(progress.open))):
                 crew.hire()
             _watch(crew, progress, interrupt)
     except KeyboardInterrupt:
         raise Interrupted(folder.path) from None
     finally:
         crew.dismiss()
-    if all(map(folder.settled, runs)):
+    if not worker.due(folder, runs, halve):
         shutil.rmtree(folder.features, ignore_errors=True)
 
 
@@ -90,6 +91,7 @@ class _Crew:
     runs: dict[str, Run]
     threads: int
     announce: Callable[[str], None]
+    halve: bool = False
     members: list[_Member] = field(default_factory=list)
     deaths: Counter[str | None] = field(default_factory=Counter)
     stopping: bool = False
@@ -98,7 +100,14 @@ class _Crew:
     def hire(self) -> None:
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self.threads))
         process = subprocess.Popen(
-            [sys.executable, "-m", worker.__name__, str(self.folder.path.resolve()), str(self.threads)],
+            [
+                sys.executable,
+                "-m",
+                worker.__name__,
+                str(self.folder.path.resolve()),
+                str(self.threads),
+                worker.HALVING * self.halve,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -166,7 +175,7 @@ class _Crew:
 
 
 class _Progress:
-    """Runs settled, by whichever driver, and the time that the rest will take at this pace."""
+    """Runs settled or left out, by whichever driver, and the time that the rest will take at this pace."""
 
     def __init__(self, folder: StudyFolder, runs: Sequence[Run]):
         self.folder, self.runs, self.live = folder, runs, Live()
@@ -179,7 +188,7 @@ class _Progress:
         say(line)
 
     def show(self) -> None:
-        self.open = [run for run in self.open if not self.folder.settled(run)]
+        self.open = [run for run in self.open if not (self.folder.settled(run) or self.folder.pruned(run))]
         settled = self.at_start - len(self.open)
         pace = (time.monotonic() - self.began) / settled if settled else None
         left = f", {clock(pace * len(self.open))} left" if pace and self.open else ""

@@ -18,7 +18,7 @@ from pliant.files import held, read_json, write_json, write_text
 from pliant.study.file import Study, read
 from pliant.study.grid import Run, left_out, runs_of
 
-State = Literal["done", "failed", "running", "stopped", "waiting"]
+State = Literal["done", "failed", "running", "pruned", "stopped", "waiting"]
 FILE = "study.yaml"
 
 
@@ -30,6 +30,7 @@ class StudyFolder:
     runs/NAME     a run folder, as `pliant adapt` makes it
     logs/NAME.txt what the run had to say; it lies beside, since a run begins in an empty folder
     failed/NAME.json    why a run failed
+    pruned/NAME.json    that halving left a run out, after how many epochs and by which accuracy
     locks/NAME    held by the process that makes the run; a dead process holds none
     features/     frozen outputs that runs share, until none is left to make
     """
@@ -49,6 +50,9 @@ class StudyFolder:
     def failure(self, run: Run) -> Path:
         return self.path / "failed" / f"{run.name}.json"
 
+    def pruning(self, run: Run) -> Path:
+        return self.path / "pruned" / f"{run.name}.json"
+
     def done(self, run: Run) -> bool:
         """The report is what a run writes last."""
         return (self.run(run) / SUMMARY).is_file() and (self.run(run) / REPORT).is_file()
@@ -59,6 +63,10 @@ class StudyFolder:
     def settled(self, run: Run) -> bool:
         """Is there nothing to do for this run?"""
         return self.done(run) or self.failure(run).is_file()
+
+    def pruned(self, run: Run) -> bool:
+        """Has halving left this run out? Made in full later, it is no longer."""
+        return self.pruning(run).is_file() and not self.settled(run)
 
     def resumable(self, run: Run) -> bool:
         return (self.run(run) / SETTINGS).is_file()
@@ -74,6 +82,8 @@ class StudyFolder:
             return "failed"
         if _is_held(self.path / "locks" / run.name):
             return "running"
+        if self.pruned(run):
+            return "pruned"
         return "stopped" if self.resumable(run) else "waiting"
 
     @contextmanager
@@ -118,6 +128,9 @@ class StudyFolder:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         content = {"run": run.name, "message": message, "traceback": trace, "when": when}
         write_json(self.failure(run), content)
+
+    def record_pruning(self, run: Run, epochs: int, accuracy: float | None) -> None:
+        write_json(self.pruning(run), {"run": run.name, "epochs": epochs, "val_top1": accuracy})
 
     def record_exception(self, run: Run, error: BaseException) -> None:
         message = str(error) if isinstance(error, PliantError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A process that makes runs of a study: python -m pliant.study.worker FOLDER THREADS."""
+"""A process that makes runs of a study: python -m pliant.study.worker FOLDER THREADS [halving]."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from pliant.study.grid import Run, runs_of
 FINISHED, RENEW, STOPPED = 0, 3, 130
 """Exit codes: no run is left; a run failed in a way that may have harmed the process; asked to stop."""
 _POLL = 0.5
+HALVING = "halving"
+"""The argument by which a worker is told to halve."""
 MOST = 256
 """Runs made together at most, so that memory does not grow with the study."""
 
 Tell = Callable[[str, Run], None]
 
 
-def attempt(folder: StudyFolder, run: Run) -> Exception | None:
-    """Make one run from wherever it stands; returns, and records, the error that it failed with.
+def attempt(folder: StudyFolder, run: Run, until: int | None = None) -> Exception | None:
+    """Make one run from wherever it stands, to its end or `until` so many epochs; returns, and records, its error.
 
     The caller holds the run's lock. This is all that a place of work needs to do, whatever hands out the runs.
 
@@ -36,14 +38,18 @@ def attempt(folder: StudyFolder, run: Run) -> Exception | None:
         Interrupted: asked to stop; the run's state is saved.
     """
     from pliant import adapt
+    from pliant.adapt.hooks import Paused, pause_after
 
     try:
         if folder.resumable(run):
-            adapt.resume(folder.run(run), shelf=folder.features)
+            adapt.resume(folder.run(run), shelf=folder.features, hooks=pause_after(until))
         else:
             folder.clear(run)
             out = str(folder.run(run))
-            adapt.run(run.settings.model_copy(update={"out": out}), _command(run), shelf=folder.features)
+            chosen = run.settings.model_copy(update={"out": out})
+            adapt.run(chosen, _command(run), shelf=folder.features, hooks=pause_after(until))
+    except Paused:
+        return None
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(folder.path) from None
     except Exception as error:
@@ -97,8 +103,8 @@ def _command(run: Run) -> str:
     return f"pliant study run (run {run.name})"
 
 
-def _make(folder: StudyFolder, run: Run, alike: Sequence[Run], tell: Tell) -> list[Exception]:
-    """Make `run`, whose lock is held, together with those of `alike` that nobody else makes."""
+def _make(folder: StudyFolder, run: Run, until: int | None, alike: Sequence[Run], tell: Tell) -> list[Exception]:
+    """Make `run`, to its end or `until` so many epochs, whose lock is held, together with those of `alike` that nobody else makes."""
     with ExitStack() as locks:
         group = [run]
         for other in alike if not folder.trained_partly(run) else []:
@@ -113,41 +119,54 @@ def _make(folder: StudyFolder, run: Run, alike: Sequence[Run], tell: Tell) -> li
             if alike and not folder.trained_partly(run):
                 problems = attempt_together(folder, group)
             else:
-                problems = _one_by_one(folder, [run])
+                problems = list(filter(None, [attempt(folder, run, until)]))
         for other in group[1:]:
             with speaking_to(folder.log(other)):
                 print(f"made together with others; see {folder.log(run).name}")
-        for each in filter(folder.settled, group):
-            tell("failed" if folder.failed(each) else "done", each)
+        for each in group:
+            if folder.settled(each) or until is not None:
+                tell("failed" if folder.failed(each) else "done" if folder.settled(each) else "paused", each)
     return problems
 
 
-def work(folder: StudyFolder, runs: Sequence[Run], tell: Tell = lambda event, run: None) -> int:
+def due(folder: StudyFolder, runs: Sequence[Run], halve: bool) -> list[tuple[Run, int | None]]:
+    """What is left to do: runs, each up to a number of epochs or, with None, to its end."""
+    if not halve:
+        return [(run, None) for run in runs if not folder.settled(run)]
+    from pliant.study import halving
+
+    halving.record(folder, runs)
+    return halving.due(folder, runs)
+
+
+def work(folder: StudyFolder, runs: Sequence[Run], tell: Tell = lambda event, run: None, halve: bool = False) -> int:
     """Make all runs that nobody else makes, in order, and wait for those that others make; returns an exit code.
 
-    It waits because another one's process may die, and its run is then taken over here.
+    It waits because another one's process may die, and its run is then taken over here. With `halve`, rates are halved,
+    and what is left to do shows as runs come to their rungs.
     """
     from pliant.adapt import heads
+    from pliant.study.halving import reached
 
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         if kind := heads.kind(run.settings):
             kinds.setdefault(kind, []).append(run)
-    while True:
+    while left := due(folder, runs, halve):
         taken = False
-        for run in runs:
-            if folder.settled(run):
+        for run, until in left:
+            if reached(folder, run, until):
                 continue
             with folder.lock(run) as mine:
                 if not mine:
                     taken = True
-                elif not folder.settled(run):  # another process may have finished it before the lock was ours
-                    problems = _make(folder, run, kinds.get(heads.kind(run.settings) or "", []), tell)
+                elif not reached(folder, run, until):  # another process may have been faster, before the lock was ours
+                    problems = _make(folder, run, until, kinds.get(heads.kind(run.settings) or "", []), tell)
                     if not all(isinstance(problem, PliantError) for problem in problems):
                         return RENEW
-        if not taken:
-            return FINISHED
-        time.sleep(_POLL)
+        if taken:
+            time.sleep(_POLL)
+    return FINISHED
 
 
 @contextmanager
@@ -183,7 +202,7 @@ def _stop_without_driver() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(place: str, threads: str) -> int:
+def main(place: str, threads: str, how: str = "") -> int:
     # Training catches SIGTERM between two steps; elsewhere it unwinds like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     faulthandler.enable()
@@ -198,7 +217,7 @@ def main(place: str, threads: str) -> int:
 
         torch.set_num_threads(int(threads))
         folder = StudyFolder(Path(place))
-        return work(folder, runs_of(folder.study()), tell)
+        return work(folder, runs_of(folder.study()), tell, halve=how == HALVING)
     except (Interrupted, KeyboardInterrupt):
         return STOPPED
     except PliantError as error:
