@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pliant import adapt
-from pliant.adapt import features, heads
+from pliant.adapt import features, heads, job
 from pliant.adapt.settings import settings
 from pliant.adapt.shelf import Shelf
 from pliant.errors import PliantError
@@ -114,8 +114,11 @@ def test_runs_that_share_a_shelf_read_each_image_once(pretrained, tmp_path, monk
     assert read == []
 
 
-@pytest.mark.parametrize("method", ["head", "adapter"])
-def test_a_shared_run_equals_one_of_its_own(pretrained, tmp_path, method):
+@pytest.mark.parametrize("method", ["head", "adapter", "full"])
+def test_a_shared_run_equals_one_of_its_own(pretrained, tmp_path, method, monkeypatch):
+    monkeypatch.setattr(
+        job, "decoded_by", lambda store: None
+    )  # as if images were computed, so that `full` shares pixels
     given = {**pretrained, "epochs": 2, "method": method, "rank": 2 if method == "adapter" else None}
     given["blocks"] = "last:1" if method == "adapter" else "all"
     adapt.run(settings(**{**given, "seed": 1, "out": str(tmp_path / "before")}), shelf=tmp_path / "shelf")

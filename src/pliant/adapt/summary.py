@@ -61,7 +61,7 @@ def summary(job: Job, train: Inputs, position: Position, result: dict[str, Any],
             "batch_size": chosen.batch_size,
             "memory_mb": job.memory.parts(),
             "cache": {
-                "stages": f"{job.plan.prefix[0]} to {job.plan.prefix[-1]}" if kept else "",
+                "stages": f"{job.plan.prefix[0]} to {job.plan.prefix[-1]}" if kept and job.plan.prefix else "",
                 "bytes": kept.nbytes if kept else 0,
                 "where": kept.where if kept else "none",
             },
