@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pliant.errors import PliantError
 
@@ -95,19 +95,19 @@ def read_json(path: Path) -> Any:
 
 
 @contextmanager
-def held(path: Path, wait: bool) -> Iterator[bool]:
-    """An exclusive lock that the system releases when the process ends, however it ends."""
+def held(path: Path, wait: bool) -> Iterator[IO[str] | None]:
+    """An exclusive lock that the system releases when the process ends, however it ends; None where another holds it."""
     import fcntl
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise explained(path, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            yield False
+            yield None
             return
-        yield True
+        yield file

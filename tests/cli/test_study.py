@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -158,6 +159,15 @@ def test_other_folders_are_refused(pliant, place):
     assert code == 2 and "flowers exists and is no study folder" in err
     code, _, err = pliant("study", "status", "flowers")
     assert code == 2 and "holds no study.yaml" in err
+
+
+def test_a_cluster_that_cannot_be_had_is_told_in_a_line(pliant, place, monkeypatch):
+    code, _, err = pliant("study", "run", "study.yaml", "--ray", "auto", "--workers", 2)
+    assert code == 2 and "leave one out" in err and len(err.splitlines()) == 1
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for command in (("study", "run", "study.yaml"), ("compare", "flowers", "--random-init")):
+        code, _, err = pliant(*command, "--ray", "auto")
+        assert code == 2 and "pip install 'pliant[ray]'" in err and len(err.splitlines()) == 1
 
 
 def test_help_has_examples(pliant):

@@ -36,6 +36,7 @@ def reproduce(
     img_size: Annotated[int | None, Option(help="Side of its input in pixels.")] = None,
     out: Annotated[Path | None, Option(help="Folder of the study (default: studies/reproduce-PAPER-SCALE).")] = None,
     workers: Annotated[int, studies._WORKERS] = 1,
+    ray: Annotated[str | None, studies._RAY] = None,
     retry: Annotated[bool, studies._RETRY] = False,
     plan: Annotated[bool, Option("--plan", help="Say how many runs there are, and run none.")] = False,
     as_json: Annotated[bool, studies._JSON] = False,
@@ -69,7 +70,7 @@ def reproduce(
         return
     named = [pretrain] if pretrain else []  # what was asked for must be there, not only what is needed
     reproduction.check_data([*reproduction.data_of(filled.study.absolute()), *named])
-    folder, found, runs = studies.carry_out(filled.study, folder.path, workers, retry)
+    folder, found, runs = studies.carry_out(filled.study, folder.path, studies.maker(workers, ray), retry)
     measurements, notes = _measured(filled, folder, runs)
     made = studies.reported(
         folder, found, runs, title=f"{paper}, {scale}", measurements=measurements, notes=[*filled.notes, *notes],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +39,11 @@ _FILE = Argument(help="Study file: axes of lists, and what is fixed (docs/studie
 _FOLDER = Argument(help="Folder of a study.")
 _OUT = Option(help="Folder of the study (default: studies/ and the file's name).")
 _WORKERS = Option(min=1, help="Processes on this machine, which share its cores.")
+_RAY = Option(
+    "--ray",
+    metavar="auto|HOST:PORT",
+    help="Make the runs on this Ray cluster (docs/studies.md); auto is the one that this machine belongs to.",
+)
 _RETRY = Option("--retry", help="Run failed runs again, from their beginning.")
 _HALVING = Option("--halving", help="Stop the worse half of the rates early, by validation (needs Optuna).")
 _JSON = Option("--json", help="Print one JSON object.")
@@ -48,6 +54,7 @@ def run(
     file: Annotated[Path, _FILE],
     out: Annotated[Path | None, _OUT] = None,
     workers: Annotated[int, _WORKERS] = 1,
+    ray: Annotated[str | None, _RAY] = None,
     retry: Annotated[bool, _RETRY] = False,
     halving: Annotated[bool, _HALVING] = False,
     as_json: Annotated[bool, _JSON] = False,
@@ -60,6 +67,8 @@ def run(
 
     pliant study run study.yaml --out studies/a --workers 2
 
+    pliant study run study.yaml --out studies/a --ray auto
+
     pliant study run study.yaml --out studies/a --retry
 
     pliant study run study.yaml --out studies/a --halving
@@ -67,7 +76,8 @@ def run(
     from pliant.study.file import read
 
     asked = read(file)
-    folder, found, runs = carry_out(asked, out or _default(file), workers, retry, halving)
+    make = maker(workers, ray, halving)
+    folder, found, runs = carry_out(asked, out or _default(file), make, retry, halving)
     show_report(folder, reported(folder, found, runs), runs, as_json)
     exit_if_failed(folder, runs)
 
@@ -106,7 +116,7 @@ def plan(
 
 @study.command("status")
 def status(folder: Annotated[Path, _FOLDER], as_json: Annotated[bool, _JSON] = False) -> None:
-    """Say how many runs are done, failed, running (now), pruned by halving, stopped half-way or waiting.
+    """Say how many runs are done, failed, running (now, and where), pruned by halving, stopped half-way or waiting.
 
     [bold]Example[/bold]: pliant study status studies/a
     """
@@ -114,14 +124,14 @@ def status(folder: Annotated[Path, _FOLDER], as_json: Annotated[bool, _JSON] = F
     states = [place.state(each) for each in runs]
     counts = {name: states.count(name) for name in ("done", "failed", "running", "pruned", "stopped", "waiting")}
     failed = {each.name: place.message(each) for each, state in zip(runs, states, strict=True) if state == "failed"}
-    running = [each for each, state in zip(runs, states, strict=True) if state == "running"]
+    running = [(each, place.where(each)) for each, state in zip(runs, states, strict=True) if state == "running"]
     if as_json:
-        names = [each.name for each in running]
-        print(json.dumps({"folder": str(folder), "runs": len(runs), **counts, "failures": failed, "at": names}))
+        at = {each.name: where for each, where in running}
+        print(json.dumps({"folder": str(folder), "runs": len(runs), **counts, "failures": failed, "at": at}))
         return
     print(f"{len(runs)} runs: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
-    for each in running:
-        print(f"running: {each.label}")
+    for each, where in running:
+        print(f"running: {each.label} on {where}")
     for each in runs:
         if each.name in failed:
             print(f"failed: {each.label}: {failed[each.name]}")
@@ -153,6 +163,7 @@ def compare(
     device: Annotated[str | None, Option(help="auto, cpu, cuda or mps.")] = None,
     out: Annotated[Path | None, Option(help="Folder of the study (default: by data and model, in studies/).")] = None,
     workers: Annotated[int, _WORKERS] = 1,
+    ray: Annotated[str | None, _RAY] = None,
     retry: Annotated[bool, _RETRY] = False,
     halving: Annotated[bool, _HALVING] = False,
     as_json: Annotated[bool, _JSON] = False,
@@ -186,7 +197,8 @@ def compare(
     fixed = {name: value for name, value in given.items() if value is not None}
     asked = parse({"axes": axes, "fixed": fixed}, "compare")
     stem = f"compare-{Path(data).name.partition('[')[0] or 'data'}-{Path(model).name}"
-    folder, found, runs = carry_out(asked, out or Path("studies") / stem, workers, retry, halving)
+    make = maker(workers, ray, halving)
+    folder, found, runs = carry_out(asked, out or Path("studies") / stem, make, retry, halving)
     made = reported(folder, found, runs)
     if made.selection is None:
         raise PliantError(f"nothing to compare: {made.note}")
@@ -221,12 +233,11 @@ def _stored(path: Path) -> tuple[StudyFolder, Study, list[Run]]:
 
 
 def carry_out(
-    asked: Study, out: Path, workers: int, retry: bool, halve: bool = False
+    asked: Study, out: Path, make: Maker, retry: bool, halve: bool = False
 ) -> tuple[StudyFolder, Study, list[Run]]:
     """Check everything, store the study and make its runs; stopping is no failure, and says how to go on."""
     from pliant.interrupt import Interrupted
     from pliant.progress import say
-    from pliant.study.execute import execute
     from pliant.study.folder import StudyFolder
     from pliant.study.grid import runs_of
     from pliant.study.ready import check
@@ -238,17 +249,39 @@ def carry_out(
         from pliant.study import halving
 
         halving.check(wanted)
-    check([each for each in wanted if retry or not folder.settled(each)])
+    check([each for each in wanted if retry or not folder.settled(each)], here=make.here)
     runs = folder.store(asked)
     for each in runs if retry else []:
         folder.forget_failure(each)
     say(f"{len(runs)} runs, {sum(map(folder.done, runs))} done; {out} holds them")
     try:
-        execute(folder, runs, workers, halve)
+        make.execute(folder, runs)
     except Interrupted:
         say(f"stopped; go on with the same command: {shlex.join(['pliant', *sys.argv[1:]])}")
         raise typer.Exit(130) from None
     return folder, folder.study(), runs
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What makes the runs of a study, and whether it does so on this machine."""
+
+    execute: Callable[[StudyFolder, Sequence[Run]], None]
+    here: bool = True
+
+
+def maker(workers: int, ray: str | None = None, halve: bool = False) -> Maker:
+    """Raises PliantError where the options contradict or the cluster is not there, before anything takes its time."""
+    from pliant.study import cluster, execute, on_ray
+
+    if ray is None:
+        return Maker(lambda folder, runs: execute.execute(folder, runs, workers, halve))
+    if workers > 1:
+        raise PliantError(f"--workers {workers} is for this machine and --ray for a cluster; leave one out")
+    if halve:
+        raise PliantError("--halving is for this machine and --ray for a cluster; leave one out")
+    cluster.reach(ray)
+    return Maker(lambda folder, runs: on_ray.execute(folder, runs, ray), here=False)
 
 
 def reported(folder: StudyFolder, found: Study, runs: Sequence[Run], **page: Any) -> Report:

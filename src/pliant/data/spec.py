@@ -38,12 +38,21 @@ def absolute(spec: str) -> str:
         PliantError: as `without_count`.
     """
     source, count = without_count(spec)
+    where = place(spec)
+    if where is None:
+        return spec
     brackets = "" if count is None else f"[n={count}]"
-    if _exists(source):
-        return f"{Path(source).expanduser().resolve()}{brackets}"
-    if _exists(where := _within(source)):
-        return f"{source.removesuffix(where)}{Path(where).expanduser().resolve()}{brackets}"
-    return spec
+    return f"{source.removesuffix(where)}{Path(where).expanduser().resolve()}{brackets}"
+
+
+def place(spec: str) -> str | None:
+    """The path that data lie at, as it is written in `spec`; None where they are known by a name alone.
+
+    Raises:
+        PliantError: as `without_count`.
+    """
+    source, _ = without_count(spec)
+    return next((path for path in (source, _within(source)) if _exists(path)), None)
 
 
 def _within(spec: str) -> str:

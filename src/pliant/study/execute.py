@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from pliant.study.grid import Run
 
 DEATHS = 2
 """A run in which so many processes died is a failed one; a single death may be chance, or somebody's kill."""
+STOPPING = "stopping after a checkpoint; Ctrl-C again stops at once"
 _POLL = 0.5
 
 
@@ -39,7 +39,7 @@ def execute(folder: StudyFolder, runs: Sequence[Run], workers: int = 1, halve: b
         folder.pruning(run).unlink(missing_ok=True)  # all are wanted now
     if not worker.due(folder, runs, halve):
         return
-    progress = _Progress(folder, runs)
+    progress = Progress(folder, runs)
     crew = _Crew(folder, {run.name: run for run in runs}, threads_each(workers), progress.announce, halve)
     try:
         with Interrupt() as interrupt:
@@ -51,23 +51,32 @@ def execute(folder: StudyFolder, runs: Sequence[Run], workers: int = 1, halve: b
     finally:
         crew.dismiss()
     if not worker.due(folder, runs, halve):
-        shutil.rmtree(folder.features, ignore_errors=True)
+        folder.tidy()
 
 
 def threads_each(workers: int) -> int:
     """This machine's cores, or OMP_NUM_THREADS where it is set, divided among the workers."""
+    return max(1, (threads_told() or len(os.sched_getaffinity(0))) // workers)
+
+
+def threads_told() -> int | None:
+    """OMP_NUM_THREADS, where it is set."""
     told = os.environ.get("OMP_NUM_THREADS", "")
-    available = int(told) if told.isdigit() and int(told) else len(os.sched_getaffinity(0))
-    return max(1, available // workers)
+    return int(told) if told.isdigit() and int(told) else None
 
 
-def _watch(crew: _Crew, progress: _Progress, interrupt: Interrupt) -> None:
+def thread_counts(threads: int) -> dict[str, str]:
+    """The environment variables by which libraries learn, when they are loaded, how many threads to take."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+
+
+def _watch(crew: _Crew, progress: Progress, interrupt: Interrupt) -> None:
     stopping = False
     while crew.members:
         crew.attend(_POLL)
         if interrupt.asked and not stopping:
             stopping = True
-            progress.announce("stopping after a checkpoint; Ctrl-C again stops at once")
+            progress.announce(STOPPING)
             crew.stop()
         progress.show()
     progress.live.clear()
@@ -98,7 +107,6 @@ class _Crew:
     events: queue.Queue[tuple[_Member, str | None]] = field(default_factory=queue.Queue)
 
     def hire(self) -> None:
-        counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self.threads))
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -111,7 +119,7 @@ class _Crew:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **counts},
+            env={**os.environ, **thread_counts(self.threads)},
             start_new_session=True,  # Ctrl-C in the terminal goes to the driver, which asks them once
         )
         member = _Member(process)
@@ -174,7 +182,7 @@ class _Crew:
             member.process.wait()
 
 
-class _Progress:
+class Progress:
     """Runs settled or left out, by whichever driver, and the time that the rest will take at this pace."""
 
     def __init__(self, folder: StudyFolder, runs: Sequence[Run]):
@@ -187,9 +195,9 @@ class _Progress:
         self.live.clear()
         say(line)
 
-    def show(self) -> None:
+    def show(self, note: str = "") -> None:
         self.open = [run for run in self.open if not (self.folder.settled(run) or self.folder.pruned(run))]
         settled = self.at_start - len(self.open)
         pace = (time.monotonic() - self.began) / settled if settled else None
         left = f", {clock(pace * len(self.open))} left" if pace and self.open else ""
-        self.live.show(f"{len(self.runs) - len(self.open)}/{len(self.runs)} runs{left}")
+        self.live.show(f"{len(self.runs) - len(self.open)}/{len(self.runs)} runs{left}{note}")

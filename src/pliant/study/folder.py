@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ class StudyFolder:
     logs/NAME.txt what the run had to say; it lies beside, since a run begins in an empty folder
     failed/NAME.json    why a run failed
     pruned/NAME.json    that halving left a run out, after how many epochs and by which accuracy
-    locks/NAME    held by the process that makes the run; a dead process holds none
+    locks/NAME    held by the process that makes the run, and says on which machine; a dead process holds none
     features/     frozen outputs that runs share, until none is left to make
     """
 
@@ -80,17 +81,32 @@ class StudyFolder:
             return "done"
         if self.failed(run):
             return "failed"
-        if _is_held(self.path / "locks" / run.name):
+        if _is_held(self._lock(run)):
             return "running"
         if self.pruned(run):
             return "pruned"
         return "stopped" if self.resumable(run) else "waiting"
 
+    def where(self, run: Run) -> str:
+        """The machine that the run is running on, or last ran on."""
+        try:
+            return self._lock(run).read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
+
     @contextmanager
-    def lock(self, run: Run) -> Iterator[bool]:
-        """Inside, this process alone works on the run; False where another one does."""
-        with held(self.path / "locks" / run.name, wait=False) as got:
-            yield got
+    def lock(self, run: Run, where: str = "") -> Iterator[bool]:
+        """Inside, this process alone works on the run, on machine `where` (this one); False where another one does."""
+        with held(self._lock(run), wait=False) as file:
+            if file is not None:
+                with suppress(OSError):  # for people to read: nothing depends on it
+                    file.truncate(0)
+                    file.write(where or platform.node())
+                    file.flush()
+            yield file is not None
+
+    def _lock(self, run: Run) -> Path:
+        return self.path / "locks" / run.name
 
     def study(self) -> Study:
         """The stored study. Raises PliantError where the folder holds none."""
@@ -146,6 +162,10 @@ class StudyFolder:
             if mine and self.failed(run):
                 self.clear(run)
                 self.failure(run).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what runs share; none is left to make."""
+        shutil.rmtree(self.features, ignore_errors=True)
 
     def clear(self, run: Run) -> None:
         """Remove what a run left, its settings first, so that a folder that is half removed is not resumed."""

@@ -35,15 +35,19 @@ def plan_key(chosen: Settings) -> tuple:
     return (*backbone_key(chosen), chosen.method, *(getattr(chosen, name) for name in OPTIONS))
 
 
-def check(runs: Sequence[Run]) -> Ready:
+def check(runs: Sequence[Run], here: bool = True) -> Ready:
     """Open every data set, load every backbone and plan every method once.
+
+    Args:
+        here: are the runs made on this machine, so that it needs their device?
 
     Raises:
         PliantError: one cannot be had or does not fit, or the device is not there.
     """
     found = Ready()
     for run in runs:
-        _check_device(run.settings)
+        if here:
+            _check_device(run.settings)
         if data_key(run.settings) not in found.splits:
             found.splits[data_key(run.settings)] = _open(run.settings)
     for key in dict.fromkeys(backbone_key(run.settings) for run in runs):

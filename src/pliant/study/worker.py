@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Literal
 
 from pliant.errors import PliantError
 from pliant.files import explained
@@ -27,12 +28,14 @@ MOST = 256
 """Runs made together at most, so that memory does not grow with the study."""
 
 Tell = Callable[[str, Run], None]
+End = Literal["settled", "harmed", "taken"]
+"""Of taking up a run: nothing is left of it; it failed in a way that may have harmed the process; another one is at it."""
 
 
 def attempt(folder: StudyFolder, run: Run, until: int | None = None) -> Exception | None:
     """Make one run from wherever it stands, to its end or `until` so many epochs; returns, and records, its error.
 
-    The caller holds the run's lock. This is all that a place of work needs to do, whatever hands out the runs.
+    The caller holds the run's lock.
 
     Raises:
         Interrupted: asked to stop; the run's state is saved.
@@ -103,11 +106,43 @@ def _command(run: Run) -> str:
     return f"pliant study run (run {run.name})"
 
 
+def take(
+    folder: StudyFolder,
+    run: Run,
+    until: int | None = None,
+    alike: Sequence[Run] = (),
+    tell: Tell = lambda event, run: None,
+    where: str = "",
+) -> End:
+    """Make a run that nobody else makes. This is all that a place of work needs to do, whatever hands out the runs.
+
+    Args:
+        until: how many epochs to train; None: to the end.
+        alike: runs of the same `heads.kind`; those that nobody else makes are made with it.
+        where: what people call this machine, where that is not its own name.
+
+    Raises:
+        Interrupted: asked to stop; the run's state is saved.
+    """
+    from pliant.study.halving import reached
+
+    with folder.lock(run, where) as mine:
+        if not mine:
+            return "taken"
+        if reached(folder, run, until):  # another process may have been faster, before the lock was ours
+            return "settled"
+        problems = _make(folder, run, until, alike, tell)
+    return "settled" if all(isinstance(problem, PliantError) for problem in problems) else "harmed"
+
+
 def _make(folder: StudyFolder, run: Run, until: int | None, alike: Sequence[Run], tell: Tell) -> list[Exception]:
-    """Make `run`, to its end or `until` so many epochs, whose lock is held, together with those of `alike` that nobody else makes."""
+    """Make `run`, whose lock is held, and what can be made with it; returns, and records, errors."""
+    from pliant.adapt import heads
+
+    together = heads.kind(run.settings) is not None and not folder.trained_partly(run)
     with ExitStack() as locks:
         group = [run]
-        for other in alike if not folder.trained_partly(run) else []:
+        for other in alike if together else []:
             free = other.name != run.name and not folder.settled(other) and not folder.trained_partly(other)
             # Looked at again, since another process may have finished it before the lock was ours.
             if free and locks.enter_context(folder.lock(other)) and not folder.settled(other):
@@ -116,7 +151,7 @@ def _make(folder: StudyFolder, run: Run, until: int | None, alike: Sequence[Run]
                 break
         tell("started", run)
         with speaking_to(folder.log(run)):
-            if alike and not folder.trained_partly(run):
+            if together:
                 problems = attempt_together(folder, group)
             else:
                 problems = list(filter(None, [attempt(folder, run, until)]))
@@ -157,13 +192,10 @@ def work(folder: StudyFolder, runs: Sequence[Run], tell: Tell = lambda event, ru
         for run, until in left:
             if reached(folder, run, until):
                 continue
-            with folder.lock(run) as mine:
-                if not mine:
-                    taken = True
-                elif not reached(folder, run, until):  # another process may have been faster, before the lock was ours
-                    problems = _make(folder, run, until, kinds.get(heads.kind(run.settings) or "", []), tell)
-                    if not all(isinstance(problem, PliantError) for problem in problems):
-                        return RENEW
+            end = take(folder, run, until, kinds.get(heads.kind(run.settings) or "", []), tell)
+            if end == "harmed":
+                return RENEW
+            taken = taken or end == "taken"
         if taken:
             time.sleep(_POLL)
     return FINISHED
