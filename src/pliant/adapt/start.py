@@ -29,4 +29,4 @@ def _logits(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         found = model(pixels)
     model.train(mode)
-    return found
+    return found if torch.is_tensor(found) else found.logits  # of transformers
