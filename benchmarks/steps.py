@@ -110,9 +110,7 @@ def ours(method: str, cache: bool, **options) -> Callable:
                     self.kept = self.prefix(images).half() if cache else None
 
             def prefix(self, x):
-                for stage in stages:
-                    x = stage.run(x)
-                return x
+                return anatomy.through(stages, x)
 
             def batch(self, indices, epoch):
                 if self.kept is not None:

@@ -49,9 +49,7 @@ def micro_batch(model: nn.Module, device: torch.device, batch_size: int, prefix:
         return batch_size
     size = backbone.identity_of(model).img_size
     with torch.no_grad():
-        x = torch.zeros(1, 3, size, size)
-        for stage in anatomy.stages(model)[: max(1, prefix)]:
-            x = stage.run(x)
+        x = anatomy.through(anatomy.stages(model)[: max(1, prefix)], torch.zeros(1, 3, size, size))
     return max(1, min(batch_size, round(2**18 / x.numel())))
 
 

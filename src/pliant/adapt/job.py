@@ -210,7 +210,7 @@ class Job:
             "data": without_count(self.splits.spec)[0],
             "backbone": asdict(backbone.identity_of(self.model)),
             "fingerprint": adaptation_of(self.model).fingerprint,
-            "stages": [*self._stages()] + ["mean"] * self.fitted,
+            "stages": [stage.name for stage in self._stages()] + ["mean"] * self.fitted,
             "precision": self.settings.precision,
         }
         shared = self.accelerator.num_processes > 1  # then one process writes a file and the others map it
@@ -228,18 +228,16 @@ class Job:
             return test
         return self._cached(test, "test images", exact=True)
 
-    def _stages(self) -> dict[str, anatomy.Stage]:
+    def _stages(self) -> list[anatomy.Stage]:
         """What is frozen and comes first; of a probe, the blocks alone."""
-        found = anatomy.stages(self.model)[: len(self.plan.prefix) - self.fitted]
-        return {stage.name: stage for stage in found}
+        return anatomy.stages(self.model)[: len(self.plan.prefix) - self.fitted]
 
     def _streamed(self, images: ImageSet, augment: str = "none", views: int | None = None) -> Streamed:
         stages = self._stages()
 
         def prefix(x: Tensor) -> Tensor:
             with self.accelerator.autocast():
-                for stage in stages.values():
-                    x = stage.run(x)
+                x = anatomy.through(stages, x)
             return x.flatten(1, -2).mean(dim=1) if self.fitted else x
 
         preprocess = Preprocess.from_dict(backbone.identity_of(self.model).preprocess)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -175,13 +176,7 @@ class Surface:
     def _sample(self, folder: Path, chosen: Settings, images: int, start: int) -> tuple[Tensor, Tensor]:
         stored = read_json(folder / "run" / SPLIT)
         train = open_splits(chosen.data, seed=chosen.seed, stored=stored).train
-        stages = anatomy.stages(self.model)[:start]
-
-        def prefix(x: Tensor) -> Tensor:
-            for stage in stages:
-                x = stage.run(x)
-            return x
-
+        prefix = partial(anatomy.through, anatomy.stages(self.model)[:start])
         preprocess = Preprocess.from_dict(identity_of(self.model).preprocess)
         source = sampled(Streamed(train, preprocess, prefix, self.device, self.chunk), images, chosen.seed)
         labels = torch.tensor(source.labels).to(self.device)

@@ -40,12 +40,10 @@ class Tail(nn.Module):
     def __init__(self, model: nn.Module, start: int):
         super().__init__()
         self.model = model
-        self._run = [stage.run for stage in anatomy.stages(model)[start:]]
+        self._stages = anatomy.stages(model)[start:]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        for run in self._run:
-            inputs = run(inputs)
-        return inputs
+        return anatomy.through(self._stages, inputs)
 
 
 @dataclass

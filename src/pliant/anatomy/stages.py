@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -33,6 +33,13 @@ def stages(model: nn.Module) -> list[Stage]:
     result.append(Stage("pool", anatomy.norm, lambda x: family.pool(model, x)))
     result.append(Stage("head", anatomy.paths("head"), lambda x: family.classify(model, x)))
     return result
+
+
+def through(found: Iterable[Stage], x: Tensor) -> Tensor:
+    """What the stages, one after the other, make of x."""
+    for stage in found:
+        x = stage.run(x)
+    return x
 
 
 def _block_stages(model: nn.Module, family, index: int, path: str) -> list[Stage]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -148,13 +149,10 @@ def _timed(chosen: Settings, splits: Splits) -> _Pace:
     chunk = chosen.micro_batch or micro_batch(model, device, chosen.batch_size, len(made.prefix))
     indices = np.arange(min(chunk, len(splits.train)))
 
-    def prefix(x: torch.Tensor) -> torch.Tensor:
-        for stage in stages:
-            x = stage.run(x)
-        return x
-
     preprocess = Preprocess.from_dict(backbone.identity_of(model).preprocess)
-    source = Streamed(splits.train, preprocess, prefix, device, chunk, chosen.augment, views=chosen.views)
+    source = Streamed(
+        splits.train, preprocess, partial(anatomy.through, stages), device, chunk, chosen.augment, views=chosen.views
+    )
     inputs, tail = source.batch(indices, 0).to(device), Tail(model, len(made.prefix))
     labels = torch.tensor(splits.train.labels[indices]).to(device)
 
