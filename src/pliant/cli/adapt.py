@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Context, Option
 
+from pliant.cli.command import command
 from pliant.errors import PliantError
 from pliant.progress import say
 
@@ -87,9 +86,8 @@ def start(**given: Any) -> None:
     """Run with these settings and print the closing lines; stopping is no failure, and says how to go on."""
     from pliant.adapt import run, settings
 
-    command = shlex.join(["pliant", *sys.argv[1:]])
     chosen = settings(**given)
-    _closing(lambda: run(chosen, command))
+    _closing(lambda: run(chosen, command()))
 
 
 def _continue(context: Context, folder: Path, data: str | None) -> None:

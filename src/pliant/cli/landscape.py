@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
+
+from pliant.cli.command import resumable
 
 if TYPE_CHECKING:
     from pliant.adapt.landscape import Landscape
@@ -36,18 +35,13 @@ def landscape(
 
     pliant landscape runs/demo --component ln1,ln2 --beside none --images 1000
     """
-    from pliant.adapt import Interrupted
     from pliant.adapt.landscape import FOLDER
     from pliant.adapt.landscape import landscape as made
-    from pliant.progress import say
     from pliant.report import landscape_figure
 
     names = list(dict.fromkeys([component, beside] if beside != "none" else [component]))
-    try:
+    with resumable():
         found = made(run, names, grid, images)
-    except Interrupted:
-        say(f"stopped; go on with the same command: {shlex.join(['pliant', *sys.argv[1:]])}")
-        raise typer.Exit(130) from None
     stem = run / FOLDER / "-".join(name.replace(",", "-") for name in names)
     pictures = [stem.with_name(f"{stem.name}{kind}") for kind in (".svg", ".png")]
     landscape_figure(found, _subject(run), pictures)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from pliant.cli.command import command
 from pliant.errors import PliantError
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def plasticity(
         estimator=estimator, precision=precision, images=images, block=block, local=local,
         radius=radius_of(radius), seed=seed, max_corrupt=max_corrupt, device=device,
     )  # fmt: skip
-    measured = run.measure(chosen, shlex.join(["pliant", *sys.argv[1:]]))
+    measured = run.measure(chosen, command())
     run.save(measured, folder)
     if as_json:
         print(json.dumps({**measured.after.as_json(), "changes": run.changes(measured), "folder": str(folder)}))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from pliant.cli import study as studies
+from pliant.cli.command import command, resumable
 from pliant.errors import PliantError
 
 if TYPE_CHECKING:
@@ -90,17 +88,13 @@ def _document(paper: str, filled: Filled) -> Document:
 
 def _measured(filled: Filled, folder: StudyFolder, runs: Sequence[Run]) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """The backbones' plasticity, if it can be measured here, and what to say where it cannot."""
-    from pliant.interrupt import Interrupted
-    from pliant.progress import say
     from pliant.study.backbones import measured
 
     if filled.measure is None:
         return {}, []
     try:
-        return {"plasticity": measured(folder.path / "plasticity", filled.measurements(runs), _command())}, []
-    except Interrupted:
-        say(f"stopped; go on with the same command: {_command()}")
-        raise typer.Exit(130) from None
+        with resumable():
+            return {"plasticity": measured(folder.path / "plasticity", filled.measurements(runs), command())}, []
     except PliantError as error:
         return {}, [f"plasticity was not measured: {error}"]
 
@@ -121,7 +115,3 @@ def _show_plan(filled: Filled, folder: StudyFolder, runs: Sequence[Run], as_json
         print(f"{name + ':':8}{', '.join(f'{value} {number}' for value, number in count.items())}")
     for note in (*filled.notes, *filled.protocol.differs):
         print(f"- {note}")
-
-
-def _command() -> str:
-    return shlex.join(["pliant", *sys.argv[1:]])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from pliant.cli.command import command, resumable
 from pliant.errors import PliantError
 
 if TYPE_CHECKING:
@@ -236,7 +235,6 @@ def carry_out(
     asked: Study, out: Path, make: Maker, retry: bool, halve: bool = False
 ) -> tuple[StudyFolder, Study, list[Run]]:
     """Check everything, store the study and make its runs; stopping is no failure, and says how to go on."""
-    from pliant.interrupt import Interrupted
     from pliant.progress import say
     from pliant.study.folder import StudyFolder
     from pliant.study.grid import runs_of
@@ -254,11 +252,8 @@ def carry_out(
     for each in runs if retry else []:
         folder.forget_failure(each)
     say(f"{len(runs)} runs, {sum(map(folder.done, runs))} done; {out} holds them")
-    try:
+    with resumable():
         make.execute(folder, runs)
-    except Interrupted:
-        say(f"stopped; go on with the same command: {shlex.join(['pliant', *sys.argv[1:]])}")
-        raise typer.Exit(130) from None
     return folder, folder.study(), runs
 
 
@@ -292,7 +287,7 @@ def reported(folder: StudyFolder, found: Study, runs: Sequence[Run], **page: Any
     made = results.report(folder, found, runs)
     if not made.results.empty:
         errors = made.results["run"].map(results.messages(folder, runs))
-        given = {"title": folder.path.resolve().name, "command": shlex.join(["pliant", *sys.argv[1:]]), **page}
+        given = {"title": folder.path.resolve().name, "command": command(), **page}
         given["notes"] = [*given.get("notes", []), *filter(None, [_saved(folder, runs)])]
         given["measurements"] = {"starts": results.starts(folder, runs), **given.get("measurements", {})}
         write_study(folder.path / PAGE, made.results.assign(error=errors), steps=results.steps(folder, runs), **given)
