@@ -34,7 +34,7 @@ from pliant.data.stores import decoded_by
 from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_json, write_text
 from pliant.memory import Memory, keep_freed_memory
-from pliant.methods import Plan, adaptation_of, plan
+from pliant.methods import Plan, adaptation_of, is_fitted, plan
 from pliant.progress import say
 
 SETTINGS, SPLIT, LOG, SUMMARY = "run.yaml", "split.json", "metrics.jsonl", "summary.json"
@@ -81,7 +81,7 @@ class Job:
     @property
     def fitted(self) -> bool:
         """Is the method fitted at once, and not trained by steps?"""
-        return self.plan.method.recipe(self.plan.name) is None
+        return is_fitted(self.plan.name)
 
     @property
     def main(self) -> bool:

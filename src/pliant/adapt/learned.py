@@ -16,7 +16,7 @@ from pliant.adapt.settings import LIBRARIES
 from pliant.backbone.weights import load_strict, read_safetensors
 from pliant.errors import PliantError
 from pliant.files import read_json, write_json, write_tensors
-from pliant.methods import adaptation_of, method_named, plan
+from pliant.methods import adaptation_of, is_fitted, plan
 
 FORMAT = 1
 WEIGHTS, CONFIG = "learned.safetensors", "learned.json"
@@ -87,7 +87,7 @@ def restore(model: nn.Module, folder: str | Path) -> nn.Module:
         )
     _check_shape(model, expected, folder)
     backbone.replace_head(model, config["num_classes"])
-    if method_named(config["method"]).recipe(config["method"]) is None:
+    if is_fitted(config["method"]):
         raise PliantError(
             f"{folder}: is a linear probe, a yardstick of features and no model to use; take --method head"
         )

@@ -96,6 +96,11 @@ def method_named(name: str) -> Method:
     )
 
 
+def is_fitted(name: str) -> bool:
+    """Is the method called `name` fitted at once, and not trained by steps? Raises PliantError as `method_named`."""
+    return method_named(name).recipe(name) is None
+
+
 def parameter_names(model: nn.Module, paths: Sequence[str]) -> list[str]:
     """Names of all parameters at or below `paths`, in the model's order."""
     return [

@@ -10,7 +10,7 @@ class Head:
     name = "head"
     summary = "the new head alone; the backbone runs once"
 
-    def recipe(self, name):
+    def recipe(self, name) -> Recipe | None:
         return Recipe(lr=1e-2, head_lr=1e-2, weight_decay=1e-4)
 
     def options(self, name, given):
@@ -21,7 +21,7 @@ class Head:
 
     def trained(self, model, anatomy, blocks, options):
         if len(blocks) != anatomy.depth:
-            raise PliantError("--blocks does not go with --method head, which trains nothing in the blocks")
+            raise PliantError(f"--blocks does not go with --method {self.name}, which trains nothing in the blocks")
         return {}
 
 

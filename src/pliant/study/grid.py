@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pliant.adapt.defaults import rates_of
 from pliant.adapt.settings import TRAINING, Settings, settings
 from pliant.errors import PliantError
-from pliant.methods import Options, method_named
+from pliant.methods import Options, is_fitted, method_named
 from pliant.study.file import AXES, MACHINE, Grid, Study
 
 OPTIONS = ("blocks", "rank", "alpha", "every", "init", "targets")
@@ -82,7 +82,7 @@ def _place(study: Study, given: dict[str, Any]) -> tuple[int, ...]:
 def _run(given: dict[str, Any]) -> Run:
     method = given.get("method", _DEFAULT)
     taken = options_of(method)
-    idle = {*OPTIONS, *(TRAINING if method_named(method).recipe(method) is None else ())} - taken
+    idle = {*OPTIONS, *(TRAINING if is_fitted(method) else ())} - taken
     kept = {name: value for name, value in given.items() if name not in idle}
     resolved = _resolved(settings(**kept))
     return Run(_name(resolved), resolved)
