@@ -56,8 +56,8 @@ def micro_batch(model: nn.Module, device: torch.device, batch_size: int, prefix:
 def rates_of(chosen: Settings, factor: float) -> dict[str, float]:
     """Peak rates of the body and the new head: those given or the method's default ones, times `factor`.
 
-    A rate given by hand scales the head's with it, unless that is given too, or is to be the `same`. SGD's default rates are 100 times AdamW's
-    (arXiv 2602.06883, section 4).
+    A rate given by hand scales the head's with it, unless that is given too, or is to be the `same`. SGD's default rates
+    are 100 times AdamW's (arXiv 2602.06883, section 4).
     """
     recipe = method_named(chosen.method).recipe(chosen.method)
     assert recipe is not None, "a method that is fitted at once has no rates"

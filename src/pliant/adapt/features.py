@@ -140,7 +140,7 @@ def cached(source: Streamed, request: CacheRequest, say: Callable[[str], None], 
     Raises:
         PliantError: a cache was demanded and does not fit; a value does not fit into half precision.
     """
-    shelf, ids = request.place(source), source.images.ids()
+    shelf, ids = request.place(source), source.images.ids
     missing = shelf.missing(ids)
     if not len(missing) and request.mode in ("auto", "file"):
         return shelf.inputs(ids, source.labels)
@@ -148,15 +148,15 @@ def cached(source: Streamed, request: CacheRequest, say: Callable[[str], None], 
     # fp16 ends at 65,504: leave room for larger values than the first images show.
     kind = np.float16 if float(first.abs().max()) < 16_000 and not request.exact else np.float32
     shape = (request.views, *first.shape[1:])
-    size = len(missing) * int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
-    where = request.mode if request.mode != "auto" else _where(size, request.shelf)
+    each = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+    whole, size = each * len(ids), each * len(missing)  # memory holds all, a file what is not there yet
+    where = request.mode if request.mode != "auto" else _where(whole, size, request.shelf)
     if where == "none":
         say(f"{what}: a cache of {human(size)} fits neither memory nor disk; computing everything each epoch")
         return source
     if where == "memory":
-        size = size // max(1, len(missing)) * len(ids)
-        if size > psutil.virtual_memory().available:
-            raise PliantError(f"--cache memory: {human(size)} do not fit into what is free; take --cache file or off")
+        if whole > psutil.virtual_memory().available:
+            raise PliantError(f"--cache memory: {human(whole)} do not fit into what is free; take --cache file or off")
         values = np.empty((len(ids), *shape), kind)
         _fill(values, source, np.arange(len(ids)), what)
         return Cached.of(values, source.labels)
@@ -180,8 +180,8 @@ def _fill(values: np.ndarray, source: Streamed, images: np.ndarray, what: str) -
         values[start : start + len(indices), view] = rounded
 
 
-def _where(size: int, shelf: Path | None) -> str:
-    if shelf is None and size <= MEMORY_SHARE * psutil.virtual_memory().available:
+def _where(whole: int, size: int, shelf: Path | None) -> str:
+    if shelf is None and whole <= MEMORY_SHARE * psutil.virtual_memory().available:
         return "memory"
     folder = shelf or cache_folder()
     folder.mkdir(parents=True, exist_ok=True)

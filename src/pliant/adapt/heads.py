@@ -158,7 +158,8 @@ class _Training:
         self.heads, self.classes, _ = self.weight.shape
         self.rate = self._each("head_lr")
         self.decay = self._each("weight_decay")
-        self.state = [[torch.zeros_like(part) for part in (self.weight, self.bias)] for _ in range(2)]
+        moments = 1 if self.settings.optimizer == "sgd" else 2
+        self.state = [[torch.zeros_like(part) for part in (self.weight, self.bias)] for _ in range(moments)]
         self.best = [self.weight.clone(), self.bias.clone()]
         self.best_at = [Position() for _ in range(self.heads)]
         size = len(self.groups[0].train.labels)
@@ -166,7 +167,6 @@ class _Training:
         self.warmup = max(1, round(float(self.settings.warmup or 0) * self.total))
         self.steps: list[dict[str, Any]] = []
         self.epochs: list[dict[str, Any]] = []
-        self._moments = range(1 if self.settings.optimizer == "sgd" else 2)
         self.seconds = 0.0
         self.live = Live()
 
@@ -236,14 +236,15 @@ class _Training:
         step = self.position.step + 1
         rate = self.rate * factor
         for number, (value, grad) in enumerate(((self.weight, grad_weight), (self.bias, grad_bias))):
-            first, second = self.state[0][number], self.state[1][number]
+            moments = [values[number] for values in self.state]
             own = rate if value.ndim == 3 else rate[..., 0]
             if self.settings.optimizer == "sgd":
                 if value.ndim == 3:
                     grad += self.decay.float() * value
-                first.mul_(_MOMENTUM).add_(grad)
-                value -= own.float() * first
+                moments[0].mul_(_MOMENTUM).add_(grad)
+                value -= own.float() * moments[0]
                 continue
+            first, second = moments
             if value.ndim == 3:
                 value *= (1 - own * self.decay).float()
             first.lerp_(grad, 1 - _BETAS[0])
@@ -289,7 +290,8 @@ class _Training:
         trainer = job.trainer(group.train, group.val)
         trainer.position = replace(best, epoch=self.position.epoch, step=self.position.step, seconds=share, done=True)
         for part, parameter in enumerate((group.head.weight, group.head.bias)):  # of which the summary tells the size
-            trainer.optimizer.state[parameter] = {f"moment {n}": self.state[n][part][number] for n in self._moments}
+            moments = [values[part][number] for values in self.state]
+            trainer.optimizer.state[parameter] = {f"moment {n}": moment for n, moment in enumerate(moments)}
         job.memory.read(trainer.optimizer)
         job.conclude(group.train, group.val, trainer.position, job.predicts(trainer), together=self.heads)
 

@@ -64,6 +64,21 @@ def build(chosen: Settings, num_classes: int) -> tuple[nn.Module, Plan]:
     return model, plan(model, chosen.method, blocks=chosen.blocks, **chosen.method_options())
 
 
+def splits_of(chosen: Settings, verify: bool = True, stored: dict | None = None) -> Splits:
+    """The images that a run with these settings is made on; the options are those of `open_splits`."""
+    return open_splits(
+        chosen.data,
+        seed=chosen.seed,
+        val_fraction=chosen.val_fraction,
+        limit_train=chosen.limit_train,
+        limit_val=chosen.limit_val,
+        limit_test=chosen.limit_test,
+        max_corrupt=chosen.max_corrupt,
+        verify=verify,
+        stored=stored,
+    )
+
+
 @dataclass
 class Job:
     """Everything that a run needs, built from its settings alone, so that resuming builds the same."""
@@ -99,16 +114,7 @@ class Job:
         """
         keep_freed_memory()
         _check_device(chosen, accelerator.device)
-        splits = open_splits(
-            chosen.data,
-            seed=chosen.seed,
-            val_fraction=chosen.val_fraction,
-            limit_train=chosen.limit_train,
-            limit_val=chosen.limit_val,
-            limit_test=chosen.limit_test,
-            max_corrupt=chosen.max_corrupt,
-            stored=stored,
-        )
+        splits = splits_of(chosen, stored=stored)
         model, made = build(chosen, len(splits.train.classes))
         identical = applied(made, model, splits.val)
         done = replace(adaptation_of(model), classes=splits.train.classes)

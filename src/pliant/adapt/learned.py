@@ -32,13 +32,19 @@ def learned_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def save(model: nn.Module, folder: str | Path, classes: tuple[str, ...] | None = None) -> Path:
+def save(
+    model: nn.Module,
+    folder: str | Path,
+    classes: tuple[str, ...] | None = None,
+    state: dict[str, Tensor] | None = None,
+) -> Path:
     """Write what an adapted model learned to `folder`: `learned.safetensors` and `learned.json`.
 
     Args:
         model: a model that a plan was applied to.
         folder: made if missing; files of the same names are replaced, atomically.
         classes: class names in the order of the logits; None keeps those that the model carries, if any.
+        state: what was learned, where that does not lie in the model's own parameters.
 
     Raises:
         PliantError: the model is not adapted; the folder cannot be written; the disk is full.
@@ -61,7 +67,7 @@ def save(model: nn.Module, folder: str | Path, classes: tuple[str, ...] | None =
         "num_classes": _head(model).out_features,
         "classes": list(names) if names else None,
     }
-    write_tensors(folder / WEIGHTS, learned_state(model))
+    write_tensors(folder / WEIGHTS, learned_state(model) if state is None else state)
     write_json(folder / CONFIG, config)
     return folder
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from pliant.adapt import learned
 from pliant.adapt.checkpoint import Position
-from pliant.files import write_tensors
 from pliant.progress import say
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ def finish(job: Job) -> Path:
     say(f"fitted a linear probe on {len(train.labels)} images in {seconds:.1f} s")
     if job.main:
         _save(job, found)
-    position = replace(Position(), best_epoch=0, seconds=seconds, done=True)
+    position = Position(best_epoch=0, seconds=seconds, done=True)
     return job.conclude(train, val, position, lambda inputs: torch.from_numpy(found.predict_log_proba(_read(inputs))))
 
 
@@ -54,10 +52,10 @@ def _read(inputs: Inputs) -> np.ndarray:
 
 
 def _save(job: Job, found: Pipeline) -> None:
-    """Beside the settings, what was fitted; class numbers that training lacks cannot occur."""
+    """Beside the settings, what was fitted."""
     scaler, regression = found[1], found[2]
-    tensors: dict[str, Any] = {
+    values = {
         "mean": scaler.mean_, "scale": scaler.scale_, "weight": regression.coef_, "bias": regression.intercept_,
     }  # fmt: skip
-    learned.save(job.model, job.folder / "learned", job.splits.train.classes)
-    write_tensors(job.folder / "learned" / learned.WEIGHTS, {k: torch.from_numpy(v) for k, v in tensors.items()})
+    state = {name: torch.from_numpy(value) for name, value in values.items()}
+    learned.save(job.model, job.folder / "learned", job.splits.train.classes, state)

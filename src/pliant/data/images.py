@@ -96,6 +96,7 @@ class ImageSet:
         """SHA-256 over classes, keys, labels and the identity of the images' content; for keys of caches."""
         return self._digest
 
+    @cached_property
     def ids(self) -> np.ndarray:
         """What tells every image's content from that of others in its source: uint8 (N, 16)."""
         keys = map(self.store.key, self.rows.tolist())

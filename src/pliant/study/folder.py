@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import traceback
@@ -10,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pliant.adapt.checkpoint import NAME as CHECKPOINT
 from pliant.adapt.job import REPORT, SETTINGS, SUMMARY
@@ -171,6 +172,15 @@ class StudyFolder:
         """Remove what a run left, its settings first, so that a folder that is half removed is not resumed."""
         (self.run(run) / SETTINGS).unlink(missing_ok=True)
         shutil.rmtree(self.run(run), ignore_errors=True)
+
+
+def rows_of(log: Path, kind: str) -> list[dict[str, Any]]:
+    """The rows of one kind (`step` or `epoch`) that a run logged; none where it logs nothing.
+
+    A line that another process is still writing has no end.
+    """
+    lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.is_file() else []
+    return [json.loads(line) for line in lines if f'"kind": "{kind}"' in line]
 
 
 def _is_held(path: Path) -> bool:

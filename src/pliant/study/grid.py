@@ -55,8 +55,12 @@ def runs_of(study: Study) -> list[Run]:
     """
     try:
         _check_options(study)
+        known = [(name, study.values(name)) for name in _ORDER]
         placed = [
-            (_place(study, given), run) for grid in study.grids for given, run in _runs_of_grid(grid, study.fixed)
+            # By the positions of its values, the outermost loop first.
+            ([values.index(given.get(name)) for name, values in known], run)
+            for grid in study.grids
+            for given, run in _runs_of_grid(grid, study.fixed)
         ]
     except PliantError as error:
         raise PliantError(f"{study.source}: {error}") from error
@@ -72,11 +76,6 @@ def _runs_of_grid(grid: Grid, common: dict[str, Any]) -> Iterator[tuple[dict[str
     for values in product(*(grid.axes[name] for name in names)):
         given = common | grid.fixed | dict(zip(names, values, strict=True))
         yield given, _run(given)
-
-
-def _place(study: Study, given: dict[str, Any]) -> tuple[int, ...]:
-    """Where a run stands among those of all grids: by the positions of its values, the outermost loop first."""
-    return tuple(study.values(name).index(given.get(name)) for name in _ORDER)
 
 
 def _run(given: dict[str, Any]) -> Run:

@@ -18,7 +18,7 @@ from pliant.adapt import heads
 from pliant.adapt.job import LOG
 from pliant.errors import PliantError
 from pliant.study.file import MACHINE
-from pliant.study.folder import StudyFolder
+from pliant.study.folder import StudyFolder, rows_of
 from pliant.study.grid import Run
 
 FACTOR = 2
@@ -191,6 +191,5 @@ def _accuracies(log: Path) -> tuple[float, ...]:
 
 @lru_cache(maxsize=4096)
 def _read(log: Path, changed: int, size: int) -> tuple[float, ...]:
-    """Validation accuracies, epoch by epoch. A line that another process is still writing has no end."""
-    lines = log.read_text(encoding="utf-8").split("\n")[:-1]
-    return tuple(json.loads(line)["val_top1"] for line in lines if '"kind": "epoch"' in line)
+    """Validation accuracies, epoch by epoch."""
+    return tuple(row["val_top1"] for row in rows_of(log, "epoch"))

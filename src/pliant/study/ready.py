@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from pliant import backbone
+from pliant.adapt.job import splits_of
 from pliant.adapt.settings import Settings
-from pliant.data import Splits, open_splits
+from pliant.data import Splits
 from pliant.errors import PliantError
 from pliant.methods import Plan, plan
 from pliant.study.grid import OPTIONS, Run
@@ -49,23 +50,11 @@ def check(runs: Sequence[Run], here: bool = True) -> Ready:
         if here:
             _check_device(run.settings)
         if data_key(run.settings) not in found.splits:
-            found.splits[data_key(run.settings)] = _open(run.settings)
+            # Not decoded: the first run does so, and says what it leaves out.
+            found.splits[data_key(run.settings)] = splits_of(run.settings, verify=False)
     for key in dict.fromkeys(backbone_key(run.settings) for run in runs):
         found.plans |= _plans([run.settings for run in runs if backbone_key(run.settings) == key])
     return found
-
-
-def _open(chosen: Settings) -> Splits:
-    """Without decoding all images: the first run does so, and says which it leaves out."""
-    return open_splits(
-        chosen.data,
-        seed=chosen.seed,
-        val_fraction=chosen.val_fraction,
-        limit_train=chosen.limit_train,
-        limit_val=chosen.limit_val,
-        limit_test=chosen.limit_test,
-        verify=False,
-    )
 
 
 def _plans(sharing: Sequence[Settings]) -> dict[tuple, Plan]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -18,7 +17,7 @@ from pliant.errors import PliantError
 from pliant.files import read_json, write_atomic, write_text
 from pliant.study.file import AXES as AXES_OF_STUDIES
 from pliant.study.file import Study
-from pliant.study.folder import StudyFolder
+from pliant.study.folder import StudyFolder, rows_of
 from pliant.study.grid import Run
 from pliant.study.selection import AXES, Selection, select
 
@@ -74,7 +73,7 @@ def messages(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, str]:
 
 def steps(folder: StudyFolder, runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
     """What each finished run that was trained by steps logged, by its name: step, loss, grad_norm."""
-    logged = {run.name: _logged(folder, run, "step") for run in filter(folder.done, runs)}
+    logged = {run.name: rows_of(folder.run(run) / LOG, "step") for run in filter(folder.done, runs)}
     return {name: pd.DataFrame(rows, columns=["step", "loss", "grad_norm"]) for name, rows in logged.items() if rows}
 
 
@@ -86,17 +85,10 @@ def starts(folder: StudyFolder, runs: Sequence[Run]) -> pd.DataFrame:
     """
     rows = [
         {"run": run.name, "identical": read_json(folder.run(run) / START).get("identical"),
-         "first_loss": next((row["train_loss"] for row in _logged(folder, run, "epoch")), np.nan)}
+         "first_loss": next((row["train_loss"] for row in rows_of(folder.run(run) / LOG, "epoch")), np.nan)}
         for run in filter(folder.done, runs)
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["run", "identical", "first_loss"])
-
-
-def _logged(folder: StudyFolder, run: Run, kind: str) -> list[dict[str, Any]]:
-    """Nothing for a run that is fitted at once, and logs nothing."""
-    path = folder.run(run) / LOG
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return [row for row in map(json.loads, lines) if row["kind"] == kind]
 
 
 def read_table(source: Path | StringIO) -> pd.DataFrame:
