@@ -31,6 +31,8 @@ UNITS = 4
 """Data sets whose charts are shown at once; the others wait behind a fold."""
 ROWS = 16
 """Choices that are listed at once; more wait behind a fold."""
+HEADLINE = 80
+"""Letters of data sets' names that are a headline; more are counted instead."""
 VALUES = 12
 """Values of an axis that are listed."""
 
@@ -115,7 +117,8 @@ def _render(
 
 def _subject(tables: Tables) -> str:
     names = list(tables.units["unit"])
-    return ", ".join(names) if len(names) <= COLUMNS else f"{len(names)} data sets"
+    said = ", ".join(names)
+    return said if len(said) <= HEADLINE else f"{len(names)} data sets"
 
 
 def _counted(count: int, what: str) -> str:
