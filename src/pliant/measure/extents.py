@@ -38,7 +38,11 @@ class Extent:
     def see_spread(self, norm: Norm | None, x: Tensor) -> None:
         """Take in what `norm`, if it is one, divides tokens (B, n, width) by."""
         if norm is not None:
-            self.spread = min(self.spread, float(norm.spread(x).min()))
+            self.see_smallest(float(norm.spread(x).min()))
+
+    def see_smallest(self, spread: float) -> None:
+        """Take in the smallest of what tokens were divided by."""
+        self.spread = min(self.spread, spread)
 
     def see_inner(self, name: str, spread: Tensor) -> None:
         self.inner[name] = min(self.inner.get(name, float("inf")), float(spread.min()))

@@ -203,6 +203,11 @@ class Norm:
     eps: float
     centred: bool
 
+    @property
+    def kind(self) -> tuple[float, bool]:
+        """Norms of one kind normalise alike, and differ by gamma and beta alone."""
+        return self.eps, self.centred
+
     def spread(self, x: Tensor) -> Tensor:
         """What a token is divided by: its deviation (RMSNorm: its root mean square), (..., width) to (...)."""
         # Three times faster than torch.var.
