@@ -78,8 +78,19 @@ def forward(model, x, y):
         model.forward_features(b)
 
 
+def attention(model, x, y):
+    """What shared-input cannot do without: the embedding, and every attention on it."""
+    import torch
+
+    for a, b in zip(x.split(BLOCK), y.split(BLOCK), strict=True):
+        tokens = model._pos_embed(model.patch_embed(torch.cat([a, b])))
+        for block in model.blocks:
+            block.attn(tokens)
+
+
 CASES: dict[str, Callable] = {
     "shared-input, published procedure": published,
+    "shared-input, attention alone": attention,
     "shared-input, pliant, paired": ours("shared-input", "paired"),
     "shared-input, pliant, cyclic": ours("shared-input", "cyclic"),
     "shared-input, pliant, all pairs of 32": ours("shared-input", "all-pairs"),
