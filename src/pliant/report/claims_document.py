@@ -34,14 +34,14 @@ def claims_document(
 ) -> str:
     """Markdown: how it was made, a table with one row a claim, and what each finding means in a sentence."""
     own = [each for each in verdicts if each.claim.source == document.source]
-    outcomes = [each.outcome for each in own]
+    held, failed = (sum(each.outcome == outcome for each in own) for outcome in ("holds", "does not hold"))
     lines = [
         f"# {title}", "",
         document.says, "",
         f"Written on {document.when} by this command; nothing here is typed by hand.", "",
         *(["```", command, "```", ""] if command else []),
-        f"{counts}. Of {len(own)} claims {outcomes.count('holds')} hold, {outcomes.count('does not hold')} do not, "
-        f"{outcomes.count('not tested')} were not tested.", "",
+        f"{counts}. Of {len(own)} claims {_counted(held, 'holds', 'hold')}, {_counted(failed, 'does', 'do')} not, "
+        f"{_counted(len(own) - held - failed, 'was', 'were')} not tested.", "",
         *(f"- {note}" for note in notes), *([""] if notes else []),
         "| claim | the paper | ours | test | verdict |", "| --- | --- | --- | --- | --- |",
         *(
@@ -54,6 +54,10 @@ def claims_document(
     if document.differs:
         lines += ["## Where this is not the paper's protocol", "", *(f"- {each}" for each in document.differs), ""]
     return "\n".join(lines)
+
+
+def _counted(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
 
 
 def _row(*cells: str) -> str:

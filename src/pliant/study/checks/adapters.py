@@ -49,9 +49,10 @@ def _gain(claim: Claim, results: Results, measurements: Measurements) -> Verdict
 def _share(claim: Claim, results: Results, measurements: Measurements) -> Verdict:
     parameters = parameters_of(results, results.chosen(ADAPTER, FULL))
     share = 100 * parameters[ADAPTER] / parameters[FULL]
+    low, high = f"{share.min():.2f}", f"{share.max():.2f}"
     return verdict(
         claim, bool(share.mean() < 1), f"{share.mean():.2f} %", "mean over data sets and backbones, heads included, below 1 %",
-        f"Adapters and head are {share.min():.2f} to {share.max():.2f} % of the parameters that full finetuning trains.",
+        f"Adapters and head are {low if low == high else f'{low} to {high}'} % of the parameters that full finetuning trains.",
     )  # fmt: skip
 
 
