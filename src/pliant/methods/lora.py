@@ -24,7 +24,7 @@ class Lora:
     summary = "PEFT's LoRA, on the query, key and value projections by default (--targets)"
 
     def recipe(self, name):
-        return Recipe(lr=1e-3, head_lr=1e-3)
+        return Recipe(lr=2e-3, head_lr=3e-3)
 
     def options(self, name, given):
         options = LoraOptions(**given)
