@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pliant.data.wording import counted
+
 if TYPE_CHECKING:
     from pliant.study.claims import Verdict
 
@@ -40,8 +42,8 @@ def claims_document(
         document.says, "",
         f"Written on {document.when} by this command; nothing here is typed by hand.", "",
         *(["```", command, "```", ""] if command else []),
-        f"{counts}. Of {len(own)} claims {_counted(held, 'holds', 'hold')}, {_counted(failed, 'does', 'do')} not, "
-        f"{_counted(len(own) - held - failed, 'was', 'were')} not tested.", "",
+        f"{counts}. Of {len(own)} claims {counted(held, 'holds', 'hold')}, {counted(failed, 'does', 'do')} not, "
+        f"{counted(len(own) - held - failed, 'was', 'were')} not tested.", "",
         *(f"- {note}" for note in notes), *([""] if notes else []),
         "| claim | the paper | ours | test | verdict |", "| --- | --- | --- | --- | --- |",
         *(
@@ -54,10 +56,6 @@ def claims_document(
     if document.differs:
         lines += ["## Where this is not the paper's protocol", "", *(f"- {each}" for each in document.differs), ""]
     return "\n".join(lines)
-
-
-def _counted(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
 
 
 def _row(*cells: str) -> str:

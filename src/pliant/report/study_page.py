@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pliant.data.wording import counted
 from pliant.files import write_text
 from pliant.report import study_charts as charts
 from pliant.report import study_words as words
@@ -96,7 +97,7 @@ def _render(
         }
     return render(
         "study.html",
-        title=title or f"Study of {_counted(len(tables.methods) or tables.table['method'].nunique(), 'method')}",
+        title=title or f"Study of {counted(len(tables.methods) or tables.table['method'].nunique(), 'method')}",
         subject=_subject(tables),
         headline=words.headline(tables),
         significance=words.significance(tables) if tables.methods else [],
@@ -119,10 +120,6 @@ def _subject(tables: Tables) -> str:
     names = list(tables.units["unit"])
     said = ", ".join(names)
     return said if len(said) <= HEADLINE else f"{len(names)} data sets"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def _facts(tables: Tables) -> list[tuple[str, str]]:
